@@ -1,8 +1,8 @@
 #pragma once
 
-// Little-endian encoding of wire and disk formats. ByteWriter appends to a string; ByteReader takes from a span and
-// never reads past its end: after the first short read every call returns zero or empty and ok() is false, so a decoder
-// reads all its fields and looks once.
+// Little-endian encoding of wire and disk formats. ByteWriter appends to a string; ByteReader takes
+// from a span and never reads past its end: after the first short read every call returns zero or
+// empty and ok() is false, so a decoder reads all its fields and looks once.
 //
 // Threads: thread-compatible. The reader borrows its bytes.
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// MOONPOOL_CHECK(condition): ends the process with the condition and its place when it does not hold; in every build.
-// For our own mistakes only, one condition each; never for input, peers or files (those get a Status).
+// MOONPOOL_CHECK(condition): ends the process with the condition and its place when it does not
+// hold; in every build. For our own mistakes only, one condition each; never for input, peers or
+// files (those get a Status).
 
 namespace moonpool {
 
@@ -9,8 +10,8 @@ namespace moonpool {
 
 }  // namespace moonpool
 
-#define MOONPOOL_CHECK(condition)                                              \
-  do {                                                                         \
-    if (!(condition)) [[unlikely]]                                             \
-      ::moonpool::CheckFailed(#condition, __FILE__, __LINE__);                 \
+#define MOONPOOL_CHECK(condition)                              \
+  do {                                                         \
+    if (!(condition)) [[unlikely]]                             \
+      ::moonpool::CheckFailed(#condition, __FILE__, __LINE__); \
   } while (false)

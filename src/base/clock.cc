@@ -13,7 +13,8 @@ Time BootClock::now() {
 }
 
 Time After(Time now, Duration timeout) {
-  if (timeout.count() > 0 && now.time_since_epoch().count() > Time::max().time_since_epoch().count() - timeout.count()) {
+  if (timeout.count() > 0 &&
+      now.time_since_epoch().count() > Time::max().time_since_epoch().count() - timeout.count()) {
     return kNever;
   }
   return now + timeout;

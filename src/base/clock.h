@@ -1,11 +1,12 @@
 #pragma once
 
-// Time, and who tells it. Every deadline of the project is a Time: nanoseconds on the machine's monotonic clock that
-// also runs while the machine sleeps (CLOCK_BOOTTIME), so that two processes of one host mean the same instant by the
-// same number, and a process that was frozen sees how long it was away.
+// Time, and who tells it. Every deadline of the project is a Time: nanoseconds on the machine's
+// monotonic clock that also runs while the machine sleeps (CLOCK_BOOTTIME), so that two processes
+// of one host mean the same instant by the same number, and a process that was frozen sees how long
+// it was away.
 //
-// Rooms take a `Clock&` that outlives them; only composition roots and tests make one (SystemClock; ManualClock in
-// testing/). Threads: Now() is thread-safe.
+// Rooms take a `Clock&` that outlives them; only composition roots and tests make one (SystemClock;
+// ManualClock in testing/). Threads: Now() is thread-safe.
 
 #include <chrono>
 #include <cstdint>
@@ -42,7 +43,8 @@ class SystemClock final : public Clock {
 // now + timeout, or kNever when that overflows.
 Time After(Time now, Duration timeout);
 
-// Whole milliseconds from now until `deadline`, rounded up, for poll(2)-like calls: 0 when passed, `cap_ms` at most.
+// Whole milliseconds from now until `deadline`, rounded up, for poll(2)-like calls: 0 when passed,
+// `cap_ms` at most.
 int MillisUntil(Time now, Time deadline, int cap_ms);
 
 }  // namespace moonpool

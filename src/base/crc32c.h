@@ -1,7 +1,8 @@
 #pragma once
 
-// CRC-32C (Castagnoli, RFC 3720 appendix B.4), with the fastest instructions that the processor has (SSE4.2 crc32 on
-// three interleaved streams, or VPCLMULQDQ folding), a table otherwise. Threads: pure functions.
+// CRC-32C (Castagnoli, RFC 3720 appendix B.4), with the fastest instructions that the processor has
+// (SSE4.2 crc32 on three interleaved streams, or VPCLMULQDQ folding), a table otherwise. Threads:
+// pure functions.
 
 #include <cstddef>
 #include <cstdint>

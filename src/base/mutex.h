@@ -1,8 +1,8 @@
 #pragma once
 
-// A mutex, its scoped lock and a condition variable that clang's thread-safety analysis understands. One mutex per
-// class; what it guards carries MOONPOOL_GUARDED_BY. Never hold one across I/O, a log line or a call to another room.
-// Threads: thread-safe.
+// A mutex, its scoped lock and a condition variable that clang's thread-safety analysis
+// understands. One mutex per class; what it guards carries MOONPOOL_GUARDED_BY. Never hold one
+// across I/O, a log line or a call to another room. Threads: thread-safe.
 
 #include <chrono>
 #include <condition_variable>
@@ -40,7 +40,8 @@ class MOONPOOL_SCOPED_CAPABILITY MutexLock {
 
 class CondVar {
  public:
-  // Requires: `mutex` is held; it is released while waiting and held again on return. Wakes may be spurious.
+  // Requires: `mutex` is held; it is released while waiting and held again on return. Wakes may be
+  // spurious.
   void Wait(Mutex& mutex) MOONPOOL_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     cond_.wait(lock);

@@ -1,8 +1,9 @@
 #pragma once
 
-// Random numbers. Random: a small seeded generator (xoshiro256**, Blackman and Vigna 2018, seeded by SplitMix64) whose
-// sequence is the same everywhere, for simulation and for spreading load. SecureBytes: unguessable bytes from the
-// kernel, for keys, tokens and ids. Threads: Random is thread-compatible; SecureBytes is thread-safe.
+// Random numbers. Random: a small seeded generator (xoshiro256**, Blackman and Vigna 2018, seeded
+// by SplitMix64) whose sequence is the same everywhere, for simulation and for spreading load.
+// SecureBytes: unguessable bytes from the kernel, for keys, tokens and ids. Threads: Random is
+// thread-compatible; SecureBytes is thread-safe.
 
 #include <array>
 #include <cstdint>

@@ -6,8 +6,9 @@ namespace moonpool {
 
 std::string_view CodeName(Code code) {
   static constexpr std::array<std::string_view, kCodeCount> kNames = {
-      "ok",        "invalid_argument", "not_found", "already_exists", "again",       "unavailable", "timed_out",
-      "cancelled", "exhausted",        "stale",     "corrupt",        "unsupported", "internal"};
+      "ok",          "invalid_argument", "not_found", "already_exists", "again",
+      "unavailable", "timed_out",        "cancelled", "exhausted",      "stale",
+      "corrupt",     "unsupported",      "internal"};
   const auto index = static_cast<size_t>(code);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

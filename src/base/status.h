@@ -1,10 +1,11 @@
 #pragma once
 
-// Status: the outcome of a call that can fail, as a code that says what the caller does next, a message for people and
-// the place in the source that made it. Result<T>: a value or a Status. Both must be looked at ([[nodiscard]]).
+// Status: the outcome of a call that can fail, as a code that says what the caller does next, a
+// message for people and the place in the source that made it. Result<T>: a value or a Status. Both
+// must be looked at ([[nodiscard]]).
 //
-// Not responsible for: stack traces, chains of causes (put the cause into the message), the data path (completions
-// carry the Code alone).
+// Not responsible for: stack traces, chains of causes (put the cause into the message), the data
+// path (completions carry the Code alone).
 //
 // Threads: values; thread-compatible.
 //
@@ -51,7 +52,8 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
   // Requires: code is not kOk.
-  Status(Code code, std::string message, std::source_location where = std::source_location::current());
+  Status(Code code, std::string message,
+         std::source_location where = std::source_location::current());
 
   static Status Ok() { return Status(); }
 
@@ -77,8 +79,10 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                  // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) { MOONPOOL_CHECK(!status_.ok()); }  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {
+    MOONPOOL_CHECK(!status_.ok());
+  }  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -103,9 +107,10 @@ class [[nodiscard]] Result {
 #define MOONPOOL_CONCAT_INNER(a, b) a##b
 #define MOONPOOL_CONCAT(a, b) MOONPOOL_CONCAT_INNER(a, b)
 
-#define MOONPOOL_RETURN_IF_ERROR(expr)                              \
-  do {                                                              \
-    if (::moonpool::Status moonpool_status = (expr); !moonpool_status.ok()) return moonpool_status; \
+#define MOONPOOL_RETURN_IF_ERROR(expr)                                      \
+  do {                                                                      \
+    if (::moonpool::Status moonpool_status = (expr); !moonpool_status.ok()) \
+      return moonpool_status;                                               \
   } while (false)
 
 #define MOONPOOL_ASSIGN_OR_RETURN(lhs, expr) \

@@ -1,7 +1,7 @@
 #pragma once
 
-// Str(a, b, …): the arguments' text put together, for messages. Not for the data path: it allocates.
-// Threads: a pure function.
+// Str(a, b, …): the arguments' text put together, for messages. Not for the data path: it
+// allocates. Threads: a pure function.
 
 #include <sstream>
 #include <string>

@@ -1,11 +1,11 @@
 #pragma once
 
-// Thread: the only way to make a thread here. It has a name (shown by ps -L, 15 characters at most), a stop request
-// and is joined by its destructor. The thread table is in ARCHITECTURE.md.
+// Thread: the only way to make a thread here. It has a name (shown by ps -L, 15 characters at
+// most), a stop request and is joined by its destructor. The thread table is in ARCHITECTURE.md.
 //
 // Not responsible for: waking what the body waits on; whoever asks to stop also wakes it.
-// Threads: thread-compatible; RequestStop is thread-safe. All signals are blocked in the new thread, so that a
-// program's handlers run on the program's own threads.
+// Threads: thread-compatible; RequestStop is thread-safe. All signals are blocked in the new
+// thread, so that a program's handlers run on the program's own threads.
 
 #include <functional>
 #include <stop_token>

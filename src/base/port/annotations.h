@@ -1,7 +1,7 @@
 #pragma once
 
-// Clang's thread-safety annotations (https://clang.llvm.org/docs/ThreadSafetyAnalysis.html). They expand to nothing
-// under other compilers. Use them through base/mutex.h.
+// Clang's thread-safety annotations (https://clang.llvm.org/docs/ThreadSafetyAnalysis.html). They
+// expand to nothing under other compilers. Use them through base/mutex.h.
 
 #if defined(__clang__)
 #define MOONPOOL_THREAD_ATTRIBUTE(x) __attribute__((x))
