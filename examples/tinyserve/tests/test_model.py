@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyserve.cache import PAGE_TOKENS, CacheFull, CacheLayout, PagedCache, Sequence
+from tinyserve.cache import PAGE_TOKENS, CacheFullError, CacheLayout, PagedCache, Sequence
 from tinyserve.model import KeyValueStore, Model, greedy
 
 # The arithmetic alone, keys and values kept in float32 as in the reference. Measured: 0.0002.
@@ -143,7 +143,7 @@ def test_the_allocator_says_when_it_is_full_and_reuses_what_was_freed() -> None:
     layout = CacheLayout(layers=1, pages=4, kv_heads=1, head_size=2)
     cache = PagedCache(layout, bytearray(layout.size_bytes))
     sequence = Sequence(cache, 3 * PAGE_TOKENS)
-    with pytest.raises(CacheFull, match="2 pages needed, 1 of 4 free"):
+    with pytest.raises(CacheFullError, match="2 pages needed, 1 of 4 free"):
         Sequence(cache, PAGE_TOKENS + 1)
     assert cache.free_pages == 1
     sequence.close()

@@ -1,0 +1,94 @@
+"""The results: one record for JSON, one table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .coordinator import Request, State, summary
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One prompt's two runs, and their texts."""
+
+    split: Request
+    monolithic: Request
+    text_split: str
+    text_monolithic: str
+
+    @property
+    def same(self) -> bool:
+        """Both runs ended and agree token for token."""
+        ended = self.split.state is State.DONE and self.monolithic.state is State.DONE
+        return ended and self.split.output == self.monolithic.output
+
+
+def record(outcome: Outcome) -> dict[str, Any]:
+    """One outcome as JSON. Times in seconds; `transfer_gbps` in 10^9 bytes per second."""
+    transfer = outcome.split.transfer
+    seconds = transfer.get("in_flight_seconds")
+    size = transfer.get("bytes", 0)
+    split, monolithic = summary(outcome.split), summary(outcome.monolithic)
+    return {
+        "transport": "+".join(transfer.get("transports", [])) or None,
+        "prompt_tokens": split["prompt_tokens"],
+        "new_tokens": split["new_tokens"],
+        "kv_bytes": size,
+        "transfer_seconds": seconds,
+        "transfer_exposed_seconds": transfer.get("exposed_seconds"),
+        "transfer_batches": transfer.get("batches"),
+        "transfer_gbps": size / seconds / 1e9 if seconds else None,
+        "ttft_split_seconds": split["ttft_seconds"],
+        "ttft_monolithic_seconds": monolithic["ttft_seconds"],
+        "text_split": outcome.text_split,
+        "text_monolithic": outcome.text_monolithic,
+        "same_text": outcome.same,
+        "split": split,
+        "monolithic": monolithic,
+    }
+
+
+def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The JSON line: the first request's figures, then all of them under "requests"."""
+    records = [record(outcome) for outcome in outcomes]
+    first = {key: value for key, value in records[0].items() if key not in ("split", "monolithic")}
+    first["same_text"] = all(outcome.same for outcome in outcomes)
+    return {**first, "requests": records}
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value * 1e3:.2f} ms" if value < 0.1 else f"{value:.2f} s"
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """A row for each request."""
+    header = ["request", "prompt", "KV cache", "transfer", "rate", "not hidden"]
+    header += ["TTFT split", "TTFT one process", "transport", "workers", "same text"]
+    rows = [header]
+    for outcome in outcomes:
+        entry = record(outcome)
+        rate = entry["transfer_gbps"]
+        split = entry["split"]
+        rows.append(
+            [
+                split["name"],
+                f"{entry['prompt_tokens']} tokens",
+                f"{entry['kv_bytes'] / 1e6:.2f} MB",
+                _seconds(entry["transfer_seconds"]),
+                "-" if rate is None else f"{rate:.2f} GB/s",
+                _seconds(entry["transfer_exposed_seconds"]),
+                _seconds(entry["ttft_split_seconds"]),
+                _seconds(entry["ttft_monolithic_seconds"]),
+                entry["transport"] or "-",
+                f"{split['prefill_worker'] or '-'} > {split['decode_worker'] or '-'}",
+                "yes" if outcome.same else "NO",
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+    lines.insert(1, "-" * len(lines[0]))
+    return "\n".join(lines)
