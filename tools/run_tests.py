@@ -159,6 +159,7 @@ class Context:
     folder: Path
     deadline: float
     patience: float
+    prefix: tuple[str, ...] = ()  # put before each test program
 
     def left_s(self) -> float:
         return self.deadline - time.monotonic()
@@ -206,12 +207,25 @@ def judge(name: str, status: int | None, junit: Path, log: Path) -> Outcome:
     with contextlib.suppress(OSError, ElementTree.ParseError):
         outcome = read_junit(junit, log)
     if status is None:
-        outcome.fail(f"{name}: out of time", log)
+        outcome.fail(f"{name}: out of time{last_test(log)}", log)
     elif status != 0 and outcome.failed == 0:
-        outcome.fail(f"{name}: {exit_text(status)}", log)
+        outcome.fail(f"{name}: {exit_text(status)}{last_test(log)}", log)
     elif status == 0 and outcome.passed + outcome.failed + len(outcome.skipped) == 0:
         outcome.fail(f"{name}: ended well but reported no test", log)
     return outcome
+
+
+def last_test(log: Path) -> str:
+    """Names the GoogleTest case that had begun and not ended when its program died."""
+    with contextlib.suppress(OSError):
+        marks = re.findall(
+            r"^\[ (RUN|      OK|  FAILED|  SKIPPED) +\] (\S+)",
+            log.read_text(errors="replace"),
+            re.M,
+        )
+        if marks and marks[-1][0] == "RUN":
+            return f" in {marks[-1][1]}"
+    return ""
 
 
 # --- Test programs, as CMake knows them -----
@@ -251,6 +265,7 @@ def list_programs(preset: str) -> list[Program]:
 
 
 def run_program(context: Context, program: Program, env: dict[str, str]) -> Outcome:
+    """Runs one program, in the prefix that the context asks for."""
     if not program.command:
         outcome = Outcome()
         outcome.fail(f"{program.name}: not built")
@@ -261,16 +276,22 @@ def run_program(context: Context, program: Program, env: dict[str, str]) -> Outc
         outcome = Outcome()
         outcome.fail(f"{program.name}: not started, the part's time was over")
         return outcome
-    command = [argument for argument in program.command if "--gtest_output=" not in argument]
+    # Ours to say: where the results go, and that each test is named as it starts, for the case that it never ends.
+    command = [
+        word
+        for word in program.command
+        if not word.startswith(("--gtest_output=", "--gtest_brief"))
+    ]
     if len(command) == len(program.command):  # Not GoogleTest: its exit status is the result.
-        status = context.runner.run(command, log, timeout_s, env)
+        status = context.runner.run([*context.prefix, *command], log, timeout_s, env)
         outcome = Outcome(passed=1 if status == 0 else 0)
         if status != 0:
             why = "out of time" if status is None else exit_text(status)
             outcome.fail(f"{program.name}: {why}", log)
         return outcome
     junit = context.folder / f"{program.name}.xml"
-    status = context.runner.run([*command, f"--gtest_output=xml:{junit}"], log, timeout_s, env)
+    argv = [*context.prefix, *command, f"--gtest_output=xml:{junit}"]
+    status = context.runner.run(argv, log, timeout_s, env)
     return judge(program.name, status, junit, log)
 
 
@@ -353,15 +374,15 @@ def holds_pytests(folder: str) -> bool:
     return any(next((ROOT / folder).rglob(pattern), None) for pattern in patterns)
 
 
-def without_address_randomisation() -> list[str]:
+def without_address_randomisation() -> tuple[str, ...]:
     """g++ 12's thread sanitizer cannot map its shadow on kernels that randomise more than 28 bits."""
-    prefix = ["setarch", "-R"]
+    prefix = ("setarch", "-R")
     if shutil.which("setarch") is None:
-        return []
+        return ()
     works = subprocess.run(
         [*prefix, "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
-    return prefix if works.returncode == 0 else []
+    return prefix if works.returncode == 0 else ()
 
 
 def sanitizer_part(preset: str) -> Callable[[Context], Outcome]:
@@ -370,6 +391,8 @@ def sanitizer_part(preset: str) -> Callable[[Context], Outcome]:
         if total.failed:
             return total
         context.patience *= SANITIZER_PATIENCE
+        if preset == "tsan":
+            context.prefix = without_address_randomisation()
         env = {
             "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
