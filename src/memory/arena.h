@@ -4,6 +4,9 @@
 // its descriptor. Huge pages and a NUMA node on request; falls back to plain pages when the kernel
 // has none, and says so (`note`).
 //
+// Sealed: its size never changes, so that a mapping of it never faults; and through the descriptor
+// it can be mapped read-only alone. The one writable mapping is data(), made before the seal.
+//
 // Ownership: unmaps and closes when destroyed; whoever mapped the descriptor keeps the pages alive.
 // Threads: constant after Create.
 
@@ -24,23 +27,32 @@ struct ArenaOptions {
 
 class Arena {
  public:
-  // kInvalidArgument: size 0. kExhausted: the kernel gave no memory.
+  // kInvalidArgument: size 0, numa_node out of range. kExhausted: the kernel gave no memory.
   static Result<std::unique_ptr<Arena>> Create(const ArenaOptions& options);
+
+ private:
+  struct Parts {
+    std::byte* data = nullptr;
+    size_t size = 0;
+    UniqueFd fd;
+    std::string note;
+  };
+
+ public:
+  explicit Arena(Parts parts);  // only Create can name the argument
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  std::byte* data() const { return data_; }
-  size_t size() const { return size_; }  // as rounded
-  int fd() const { return fd_.get(); }
-  const std::string& note() const { return note_; }  // empty, or what was asked and not given
+  std::byte* data() const { return parts_.data; }
+  size_t size() const { return parts_.size; }  // as rounded
+  int fd() const { return parts_.fd.get(); }
+  const std::string& note() const { return parts_.note; }  // empty, or what was asked and not given
 
  private:
-  Arena(std::byte* data, size_t size, UniqueFd fd, std::string note);
-  std::byte* data_;
-  size_t size_;
-  UniqueFd fd_;
-  std::string note_;
+  static Parts Map(size_t size, size_t page, unsigned flags);
+
+  Parts parts_;
 };
 
 }  // namespace moonpool::memory
