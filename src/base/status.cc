@@ -13,7 +13,7 @@ std::string_view CodeName(Code code) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
-Status::Status(Code code, std::string message, std::source_location where) {
+Status::Status(Code code, std::string message, SourceLocation where) {
   MOONPOOL_CHECK(code != Code::kOk);
   rep_ = std::make_shared<const Rep>(Rep{code, std::move(message), where});
 }
@@ -23,7 +23,7 @@ const std::string& Status::message() const {
   return rep_ ? rep_->message : kEmpty;
 }
 
-std::source_location Status::where() const { return rep_ ? rep_->where : std::source_location(); }
+SourceLocation Status::where() const { return rep_ ? rep_->where : SourceLocation(); }
 
 std::string Status::ToString() const {
   if (!rep_) return "ok";

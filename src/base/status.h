@@ -18,12 +18,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "base/port/source_location.h"
 
 namespace moonpool {
 
@@ -53,7 +53,7 @@ class [[nodiscard]] Status {
   Status() = default;
   // Requires: code is not kOk.
   Status(Code code, std::string message,
-         std::source_location where = std::source_location::current());
+         SourceLocation where = SourceLocation::Current());
 
   static Status Ok() { return Status(); }
 
@@ -61,7 +61,7 @@ class [[nodiscard]] Status {
   Code code() const { return rep_ ? rep_->code : Code::kOk; }
   // Empty when ok.
   const std::string& message() const;
-  std::source_location where() const;
+  SourceLocation where() const;
   // "timed_out: read from 10.0.0.7:1234: …".
   std::string ToString() const;
   // The same code and place, the message prefixed with "context: ".
@@ -71,7 +71,7 @@ class [[nodiscard]] Status {
   struct Rep {
     Code code;
     std::string message;
-    std::source_location where;
+    SourceLocation where;
   };
   std::shared_ptr<const Rep> rep_;  // shared by copies of one Status; immutable
 };
