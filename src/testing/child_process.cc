@@ -31,7 +31,7 @@ constexpr std::string_view kParentVariable = "MOONPOOL_TEST_PARENT";
 // Runs the child's body as a test, so that GoogleTest's assertions work in it.
 class ChildTest : public ::testing::Test {
  public:
-  explicit ChildTest(ChildBody body) : body_(body) {}
+  explicit ChildTest(ChildBody body) : body_(std::move(body)) {}
   void TestBody() override {
     Channel channel{UniqueFd(kChannelFd)};
     body_(channel);
@@ -214,7 +214,7 @@ std::optional<int> ChildProcess::Wait(Duration timeout) {
   return status_;
 }
 
-bool RegisterChild(const char* name, ChildBody body) {
+bool RegisterChild(const std::string& name, ChildBody body) {
   const char* wanted = std::getenv(std::string(kNameVariable).c_str());
   if (wanted == nullptr || std::string_view(wanted) != name) return true;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -224,7 +224,7 @@ bool RegisterChild(const char* name, ChildBody body) {
   ::testing::UnitTest::GetInstance()->listeners().Append(
       std::make_unique<FailurePrinter>().release());
   ::testing::RegisterTest(
-      "MoonpoolChild", name, nullptr, nullptr, __FILE__, __LINE__,
+      "MoonpoolChild", name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
       [body]() -> ChildTest* { return std::make_unique<ChildTest>(body).release(); });
   return true;
 }

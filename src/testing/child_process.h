@@ -20,6 +20,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -77,9 +78,9 @@ class ChildProcess {
   std::optional<int> status_;  // once reaped
 };
 
-using ChildBody = void (*)(Channel& channel);
+using ChildBody = std::function<void(Channel& channel)>;
 // What MOONPOOL_CHILD calls. Returns true so that a constant can be initialised with it.
-bool RegisterChild(const char* name, ChildBody body);
+bool RegisterChild(const std::string& name, ChildBody body);
 
 }  // namespace moonpool::testing
 

@@ -1,0 +1,1 @@
+#include "transport/conformance_world.h"
