@@ -52,6 +52,7 @@ class Function:
     defined: bool
     body: tuple[int, int]  # offsets into Source.code; (0, 0) for a declaration
     local_name: str  # as written: may be qualified
+    private: bool  # declared in a private part of its type
 
 
 @dataclass
@@ -249,6 +250,7 @@ class Source:
                 defined=defined,
                 body=body,
                 local_name=name,
+                private=scope.access == "private",
             )
         )
         if (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cached_property
 
 # --- The table of rooms: ARCHITECTURE.md draws it, this file enforces it. -----
 
@@ -56,6 +58,11 @@ WORDS = {
     }.items()
     for word in words
 }
+# Below the rooms that know peers, the word has its everyday meaning.
+WORDS_ALLOWED: dict[str, tuple[str, ...]] = {
+    "net": ("Connection", "Session"),
+    "http": ("Connection", "Session"),
+}
 EMPTY_WORDS = re.compile(r"(Manager|Helper|Utils?|Impl\d+)$|^(New|Real)(?=[A-Z])|V[1-9]$")
 TODO_KINDS = ("correctness", "speed", "feature", "cleanup", "test", "docs")
 
@@ -72,3 +79,60 @@ VENDOR = (
 )
 
 CXX = (".h", ".cc", ".c")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a C++ file stands in the house."""
+
+    path: str
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.path.split("/"))
+
+    @property
+    def room(self) -> str:
+        if self.parts[0] == "src" and len(self.parts) > 2:
+            return self.parts[1]
+        return PUBLIC if self.path.startswith("include/moonpool/") else ""
+
+    @property
+    def leaf(self) -> str:
+        """`transport/tcp` for a file of that leaf, else empty."""
+        if self.room in LEAF_KINDS and len(self.parts) > 3 and self.parts[2] != "corpus":
+            return f"{self.room}/{self.parts[2]}"
+        return ""
+
+    @property
+    def is_test(self) -> bool:
+        stem = self.parts[-1].rsplit(".", 1)[0]
+        return (
+            self.parts[0] in ("tests", "bench", "examples")
+            or self.room in TEST_ROOMS
+            or stem.endswith(("_test", "_fuzz", "_bench"))
+            or stem.startswith(("conformance", "test_"))
+        )
+
+    @property
+    def is_root(self) -> bool:
+        return self.room in ROOTS
+
+
+def closure(room: str) -> frozenset[str]:
+    found: set[str] = set()
+    waiting = [room]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(ROOMS.get(name, ()))
+    return frozenset(found | {"base"})
+
+
+def room_level(room: str) -> int:
+    return (
+        7
+        if room in ROOTS
+        else max((room_level(name) + 1 for name in ROOMS.get(room, ())), default=0)
+    )

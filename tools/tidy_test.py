@@ -192,6 +192,12 @@ SAMPLES = [
     ),
     # Words.
     ("word", "src/engine/a.h", HEADER + "class Session {};\n", HEADER + "class Peer {};\n"),
+    (
+        "word",
+        "src/engine/a.h",
+        HEADER + "class Connection {};\n",
+        HEADER + "class A {\n  class Connection {};\n};\n",
+    ),
     ("word", "src/engine/a.h", HEADER + "using Buffer = int;\n", HEADER + "using Bytes = int;\n"),
     (
         "word",
@@ -233,6 +239,16 @@ def test_a_transport_is_named_only_by_its_leaf_and_by_composition_roots(house: H
     assert house.rules() == []
     house.write("src/engine/engine.cc", naming)
     assert house.rules() == ["transport-name"]
+
+
+def test_parameters_are_judged_where_they_are_declared(house: House) -> None:
+    many = "void F(int a, int b, int c, int d, int e)"
+    house.write("src/engine/a.cc", f'#include "engine/a.h"\n{many} {{}}\n')
+    assert house.rules() == ["parameters"]
+    house.write("src/engine/a.h", f"{HEADER}{many};\n")
+    assert [(message.rule, message.path) for message in house.tidy()] == [
+        ("parameters", "src/engine/a.h")
+    ]
 
 
 def test_own_header_comes_first(house: House) -> None:
