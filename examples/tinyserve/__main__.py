@@ -199,7 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     if importlib.util.find_spec("moonpool") is None:
         _stop("python package moonpool is not installed; run script/demo, or script/install-venv")
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # A shell's background job ignores SIGINT.
+        signal.signal(number, _interrupt)
     fleet = Fleet(options.stall_timeout)
     try:
         reader = weights.open_gguf()
@@ -208,6 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcomes = run(options, fleet, shared, tokenizer)
     except KeyboardInterrupt:
         _say("interrupted; ending the workers")
+        fleet.close(grace_seconds=0.5)
         return 130
     except weights.ModelError as error:
         _stop(str(error))

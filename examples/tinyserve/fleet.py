@@ -22,7 +22,6 @@ from .channel import Channel, ChannelClosedError, Message
 from .weights import SharedWeights
 
 _SEND_TIMEOUT_SECONDS = 5.0
-_STOP_SECONDS = 5.0
 
 
 def worker_environment() -> dict[str, str]:
@@ -137,12 +136,12 @@ class Fleet:
         """Injects a fault: "kill" or "freeze"."""
         worker.process.send_signal(signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
 
-    def close(self) -> None:
-        """Asks every worker to stop, kills those that do not, and waits for all; idempotent."""
+    def close(self, grace_seconds: float = 5.0) -> None:
+        """Asks every worker to stop, kills those that do not in time; idempotent."""
         living = [worker for worker in self.workers if worker.alive]
         for worker in living:
             self.send(worker, {"op": "stop"})
-        deadline = time.monotonic() + _STOP_SECONDS
+        deadline = time.monotonic() + grace_seconds
         try:
             for worker in living:
                 with contextlib.suppress(subprocess.TimeoutExpired):

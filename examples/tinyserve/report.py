@@ -65,9 +65,9 @@ def _seconds(value: float | None) -> str:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """A row for each request."""
-    header = ["request", "prompt", "KV cache", "transfer", "rate", "not hidden"]
-    header += ["TTFT split", "TTFT one process", "transport", "workers", "same text"]
+    """A row for each request, and what the columns mean."""
+    header = ["request", "prompt", "KV cache", "transfer", "GB/s", "exposed"]
+    header += ["TTFT split", "TTFT one", "transport", "same text"]
     rows = [header]
     for outcome in outcomes:
         entry = record(outcome)
@@ -79,16 +79,21 @@ def table(outcomes: Sequence[Outcome]) -> str:
                 f"{entry['prompt_tokens']} tokens",
                 f"{entry['kv_bytes'] / 1e6:.2f} MB",
                 _seconds(entry["transfer_seconds"]),
-                "-" if rate is None else f"{rate:.2f} GB/s",
+                "-" if rate is None else f"{rate:.2f}",
                 _seconds(entry["transfer_exposed_seconds"]),
                 _seconds(entry["ttft_split_seconds"]),
                 _seconds(entry["ttft_monolithic_seconds"]),
                 entry["transport"] or "-",
-                f"{split['prefill_worker'] or '-'} > {split['decode_worker'] or '-'}",
                 "yes" if outcome.same else "NO",
             ]
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
     lines.insert(1, "-" * len(lines[0]))
+    lines += [
+        "",
+        "transfer: time with KV cache under way, mostly while later layers are computed",
+        "exposed:  what of it the first token had to wait for, after the last layer",
+        "TTFT:     time to first token, prefill and decode split over two processes, or in one",
+    ]
     return "\n".join(lines)
