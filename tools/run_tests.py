@@ -354,11 +354,7 @@ def long_sim_part(context: Context) -> Outcome:
 
 def python_part(context: Context) -> Outcome:
     total = context.step("install-venv", ["script/install-venv"])
-    if total.failed:
-        return total
-    folders = [
-        name for name in ("tools", "tests", "compat", "examples", "bench") if holds_pytests(name)
-    ]
+    folders = [name for name in ("tests", "compat", "examples", "bench") if holds_pytests(name)]
     for requirements in sorted(ROOT.glob("examples/*/requirements.txt")):
         argv = [PYTHON, "-m", "pip", "install", "-q", "--no-input", "-r", str(requirements)]
         total.add(context.step(f"install-{requirements.parent.name}", argv))
