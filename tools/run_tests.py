@@ -358,6 +358,8 @@ def python_part(context: Context) -> Outcome:
     for requirements in sorted(ROOT.glob("examples/*/requirements.txt")):
         argv = [PYTHON, "-m", "pip", "install", "-q", "--no-input", "-r", str(requirements)]
         total.add(context.step(f"install-{requirements.parent.name}", argv))
+    if not folders:
+        return total
     junit = context.folder / "pytest.xml"
     options = ["-q", "-ra", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=120"]
     argv = [PYTHON, "-m", "pytest", *options, f"--junitxml={junit}", *folders]
