@@ -91,7 +91,7 @@ class SendFailedError(Exception):
 class TransferRecord:
     """What one transfer did. Times are in seconds."""
 
-    bytes: int
+    size_bytes: int
     batches: int
     in_flight_seconds: float  # At least one batch was under way: also while layers were computed.
     exposed_seconds: float  # From the end of the computation to the last byte's arrival.
@@ -190,7 +190,7 @@ class KvSender:
             raise ValueError("the decode worker reserved more pages than the prompt has")
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes of all layers: what the whole transfer moves."""
         return self._layout.layers * 2 * len(self._pages) * self._layout.page_bytes
 
@@ -238,7 +238,7 @@ class KvSender:
         if error is not None:
             raise SendFailedError(error) from error
         return TransferRecord(
-            bytes=self.bytes,
+            size_bytes=self.size_bytes,
             batches=self._waiter.batches,
             in_flight_seconds=self._waiter.in_flight_seconds,
             exposed_seconds=time.monotonic() - computed,

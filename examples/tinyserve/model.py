@@ -31,7 +31,8 @@ class KeyValueStore(Protocol):
 def rms_norm(x: np.ndarray, scale: np.ndarray, epsilon: float) -> np.ndarray:
     """`x` [n, width] over its root mean square, times `scale` [width]."""
     mean_square = np.mean(x * x, axis=-1, keepdims=True)
-    return x / np.sqrt(mean_square + np.float32(epsilon)) * scale
+    normed: np.ndarray = x / np.sqrt(mean_square + np.float32(epsilon)) * scale
+    return normed
 
 
 def rotate(x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
@@ -48,7 +49,8 @@ def rotate(x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
 
 def silu(x: np.ndarray) -> np.ndarray:
     """x * sigmoid(x), element by element; clipped where float32 exp would overflow."""
-    return x / (1 + np.exp(-np.maximum(x, np.float32(-80))))
+    gated: np.ndarray = x / (1 + np.exp(-np.maximum(x, np.float32(-80))))
+    return gated
 
 
 def attend(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, start: int) -> np.ndarray:
@@ -70,7 +72,7 @@ def attend(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, start: int
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
-    mixed = scores.reshape(kv_heads, group * count, -1) @ values.transpose(1, 0, 2)
+    mixed: np.ndarray = scores.reshape(kv_heads, group * count, -1) @ values.transpose(1, 0, 2)
     mixed = mixed.reshape(kv_heads, group, count, size).transpose(2, 0, 1, 3)
     return mixed.reshape(count, heads * size)
 
@@ -121,7 +123,7 @@ class Model:
                 x[at:upto] += mixed @ weights.attention_output.T
                 x[at:upto] += self._feed_forward(weights, x[at:upto])
         x = rms_norm(x, self.weights.output_norm, self.config.norm_epsilon)
-        logits = x @ self.weights.embedding.T
+        logits: np.ndarray = x @ self.weights.embedding.T
         return logits if all_positions else logits[0]
 
     def _project(
@@ -154,7 +156,8 @@ class Model:
         normed = rms_norm(x, weights.ffn_norm, self.config.norm_epsilon)
         both = normed @ weights.gate_up.T
         gate, up = both[:, : self.config.hidden], both[:, self.config.hidden :]
-        return (silu(gate) * up) @ weights.ffn_down.T
+        down: np.ndarray = (silu(gate) * up) @ weights.ffn_down.T
+        return down
 
 
 def greedy(logits: np.ndarray) -> int:

@@ -29,7 +29,7 @@ def record(outcome: Outcome) -> dict[str, Any]:
     """One outcome as JSON. Times in seconds; `transfer_gbps` in 10^9 bytes per second."""
     transfer = outcome.split.transfer
     seconds = transfer.get("in_flight_seconds")
-    size = transfer.get("bytes", 0)
+    size = transfer.get("size_bytes", 0)
     split, monolithic = summary(outcome.split), summary(outcome.monolithic)
     return {
         "transport": "+".join(transfer.get("transports", [])) or None,

@@ -87,7 +87,10 @@ def read_config(reader: Any) -> ModelConfig:
     architecture = metadata(reader, "general.architecture")
     if architecture != "llama":
         raise ModelError(f"unsupported architecture {architecture}; allowed: llama")
-    get = lambda name: metadata(reader, f"llama.{name}")  # noqa: E731
+
+    def get(name: str) -> Any:
+        return metadata(reader, f"llama.{name}")
+
     return ModelConfig(
         layers=get("block_count"),
         width=get("embedding_length"),
@@ -145,7 +148,9 @@ def _pieces(config: ModelConfig) -> Iterator[_Piece]:
         ("ffn_down", (config.width, config.hidden)),
     ]
     offset = 0
-    named = [("token_embd.weight", (config.vocabulary, config.width))]
+    named: list[tuple[str, tuple[int, ...]]] = [
+        ("token_embd.weight", (config.vocabulary, config.width))
+    ]
     for layer in range(config.layers):
         named += [(f"blk.{layer}.{name}.weight", shape) for name, shape in per_layer]
     named.append(("output_norm.weight", (config.width,)))

@@ -98,7 +98,8 @@ def post(server: xllamacpp.Server, path: str, body: dict[str, Any]) -> dict[str,
         headers={"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=300) as reply:
-        return json.load(reply)
+        record: dict[str, Any] = json.load(reply)
+    return record
 
 
 def continuation(server: xllamacpp.Server, tokens: list[int]) -> list[dict[str, Any]]:

@@ -108,28 +108,27 @@ def test_the_transfer_moves_every_layer_once_and_says_how_much(
     assert [len(batch.copies) for batch in batches] == [2 * pages] * layout.layers
     assert [batch.notification is not None for batch in batches] == [False] * 29 + [True]
     transfer = bench.take("sent")["transfer"]
-    assert transfer["bytes"] == 2 * layout.layers * pages * layout.page_bytes
-    assert transfer["bytes"] == sum(copy[2] for batch in batches for copy in batch.copies)
+    assert transfer["size_bytes"] == 2 * layout.layers * pages * layout.page_bytes
+    assert transfer["size_bytes"] == sum(copy[2] for batch in batches for copy in batch.copies)
     assert transfer["transports"] == ["fake"] and transfer["batches"] == layout.layers
 
 
-def test_layers_leave_while_later_ones_are_computed(bench: Bench, prompt: list[int]) -> None:
+def test_layers_leave_while_later_ones_are_computed(
+    bench: Bench, prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     destination = bench.reserve(0, "r0.1", prompt)
     submitted: list[int] = []
-    write = bench.model.forward
+    forward = bench.model.forward
 
-    def forward(tokens: list[int], sequence: Any, *, on_layer: Any) -> np.ndarray:
+    def spied(tokens: list[int], sequence: Any, *, on_layer: Any) -> np.ndarray:
         def spy(layer: int) -> None:
             on_layer(layer)
             submitted.append(len(bench.prefill_parts.engine.batches))
 
-        return write(tokens, sequence, on_layer=spy)
+        return forward(tokens, sequence, on_layer=spy)
 
-    bench.model.forward = forward  # type: ignore[method-assign]
-    try:
-        bench.send("r0", prompt, destination)
-    finally:
-        del bench.model.forward  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.model, "forward", spied)
+    bench.send("r0", prompt, destination)
     assert submitted == [*range(1, 30), 29]  # The last one waits for the first token.
 
 

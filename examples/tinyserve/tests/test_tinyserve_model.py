@@ -24,11 +24,11 @@ class ContiguousStore:
         self._layers: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def write(self, layer: int, start: int, keys: np.ndarray, values: np.ndarray) -> None:
-        new = keys.astype(self._dtype), values.astype(self._dtype)
         if start > 0:
             old = self._layers[layer]
-            new = tuple(np.concatenate([o[:start], n]) for o, n in zip(old, new))
-        self._layers[layer] = new
+            keys = np.concatenate([old[0][:start], keys])
+            values = np.concatenate([old[1][:start], values])
+        self._layers[layer] = keys.astype(self._dtype), values.astype(self._dtype)
 
     def read(self, layer: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         keys, values = self._layers[layer]
@@ -37,7 +37,8 @@ class ContiguousStore:
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    result: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
 
 
 def largest_error(model: Model, store: KeyValueStore, case: dict[str, Any]) -> float:
@@ -47,7 +48,7 @@ def largest_error(model: Model, store: KeyValueStore, case: dict[str, Any]) -> f
     logits = model.forward(tokens, store, all_positions=True)[len(case["ids"]) - 1 :]
     ours = log_softmax(logits)
     return max(
-        abs(float(ours[row, token]) - expected)
+        abs(float(ours[row, token]) - float(expected))
         for row, step in enumerate(case["steps"])
         for token, expected in step["top"]
     )
