@@ -58,11 +58,12 @@ WORDS = {
     }.items()
     for word in words
 }
-# Below the rooms that know peers, the word has its everyday meaning.
+# Where sockets are the subject, these have their everyday meaning.
 WORDS_ALLOWED: dict[str, tuple[str, ...]] = {
     "net": ("Connection", "Session"),
     "http": ("Connection", "Session"),
 }
+LEAF_WORDS_ALLOWED = ("Connection",)
 EMPTY_WORDS = re.compile(r"(Manager|Helper|Utils?|Impl\d+)$|^(New|Real)(?=[A-Z])|V[1-9]$")
 TODO_KINDS = ("correctness", "speed", "feature", "cleanup", "test", "docs")
 

@@ -30,6 +30,7 @@ from house import (
     FUNCTION_LINES,
     HEADER_LINES,
     LEAF_KINDS,
+    LEAF_WORDS_ALLOWED,
     PARAMETERS,
     PUBLIC,
     PUBLIC_METHODS,
@@ -474,7 +475,8 @@ class Tidy:
 
     def _check_word(self, place: Place, found: Type) -> None:
         name = found.name.rsplit("::", 1)[-1]
-        if name in WORDS and name not in WORDS_ALLOWED.get(place.room, ()):
+        allowed = LEAF_WORDS_ALLOWED if place.leaf else WORDS_ALLOWED.get(place.room, ())
+        if name in WORDS and name not in allowed:
             self.tell(
                 place.path,
                 found.line,
