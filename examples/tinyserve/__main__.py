@@ -16,7 +16,7 @@ from typing import Any, Callable, NoReturn
 
 from . import weights
 from .cache import pages_for
-from .coordinator import Coordinator, Fault, Request
+from .coordinator import Coordinator, Fault, Request, State
 from .fleet import Fleet
 from .report import Outcome, document, table
 from .tokenizer import Tokenizer
@@ -133,13 +133,13 @@ def make_requests(
             _stop(f"argument --prompt: has {len(tokens)} tokens; allowed: at most {longest} "
                   f"(context of {config.context_tokens_max} less --tokens)")  # fmt: skip
         prompts.append(tokens)
-    needed = max(pages_for(len(tokens) + options.tokens) for tokens in prompts)
+    needed = options.requests * max(pages_for(len(tokens) + options.tokens) for tokens in prompts)
     if options.pages is None:
-        options.pages = max(needed * options.requests, _LIMITS["pages"][0])
+        options.pages = max(needed, _LIMITS["pages"][0])
     elif options.pages < needed:
         _stop(f"argument --pages: {options.pages} is too few; allowed: at least {needed} here")
     return [
-        Request(f"r{number}", prompts[number % len(prompts)], options.tokens)
+        Request(f"r{number}", prompts[number % len(prompts)], options.tokens, hold=True)
         for number in range(options.requests)
     ]
 
@@ -162,6 +162,7 @@ def run(options: argparse.Namespace, fleet: Fleet, shared: weights.SharedWeights
     _say(f"running {len(requests)} requests, prefill and decode in separate processes")
     fault = Fault(options.fault, options.fault_at) if options.fault else None
     coordinator.run(requests, fault)
+    alone = [coordinator.run_transfer(r) if r.state is State.DONE else {} for r in requests]
     _say("running the same prompts in one process, to compare")
     compared: dict[tuple[int, ...], Request] = {}
     for request in requests:
@@ -170,10 +171,10 @@ def run(options: argparse.Namespace, fleet: Fleet, shared: weights.SharedWeights
             compared[key] = Request(f"{request.name}-one", request.tokens, options.tokens)
             coordinator.run_monolithic(compared[key])
     outcomes = []
-    for request in requests:
+    for request, transfer in zip(requests, alone):
         other = compared[tuple(request.tokens)]
         texts = tokenizer.decode(request.output), tokenizer.decode(other.output)
-        outcomes.append(Outcome(request, other, *texts))
+        outcomes.append(Outcome(request, other, *texts, transfer))
     return outcomes
 
 

@@ -42,6 +42,7 @@ class Request:
     decode: WorkerProcess | None = None
     prefilled: bool = False  # The prefill worker holds keys and values.
     sent: bool = False  # The prefill worker says that everything has arrived.
+    hold: bool = False  # The prefill worker keeps the prompt when the request is done.
     answered: bool = False  # The decode worker has said its last token; may be seen before `sent`.
     output: list[int] = field(default_factory=list)
     submitted_at: float = 0.0
@@ -102,6 +103,20 @@ class Coordinator:
             for worker, message in self._fleet.poll(0.2):
                 self._dispatch(worker, message)
 
+    def run_transfer(self, held: Request) -> Message:
+        """Sends a held prompt once more while nothing else runs; what that transfer did, or {}.
+
+        Ends the hold. Requires: `held` is DONE.
+        """
+        worker = held.prefill
+        if worker is None or not worker.alive:
+            return {}
+        again = Request(held.name, held.tokens, 1, attempt=held.attempt, prefilled=True)
+        again.prefill = worker
+        worker.requests += 1
+        self.run([again])
+        return again.transfer if again.state is State.DONE else {}
+
     def run_monolithic(self, request: Request) -> None:
         """Runs one request within one prefill worker, for comparison."""
         workers = self._fleet.alive("prefill")
@@ -135,7 +150,7 @@ class Coordinator:
     def _start(self, request: Request, avoid: WorkerProcess | None = None) -> None:
         """Begins an attempt: chooses workers, not `avoid` if possible, and reserves pages."""
         request.decode = None
-        if request.attempt >= ATTEMPTS_MAX:
+        if len(request.moves) >= ATTEMPTS_MAX:
             self._fail(request, f"gave up after {ATTEMPTS_MAX} attempts; {request.moves[-1]}")
             return
         decoders = self._fleet.alive("decode")
@@ -180,7 +195,7 @@ class Coordinator:
         for worker in (request.prefill, request.decode):
             if worker is not None:
                 worker.requests -= 1
-        if request.prefill is not None:
+        if request.prefill is not None and not (request.hold and state is State.DONE):
             self._fleet.send(request.prefill, {"op": "release", "request": request.name})
 
     def _fail(self, request: Request, reason: str) -> None:

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .channel import Message
 from .coordinator import Request, State, summary
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One prompt's two runs, and their texts."""
+    """One prompt's two runs, their texts, and its transfer once more."""
 
     split: Request
     monolithic: Request
     text_split: str
     text_monolithic: str
+    transfer_alone: Message  # The same transfer while nothing else ran; {} if there was none.
 
     @property
     def same(self) -> bool:
@@ -29,6 +31,7 @@ def record(outcome: Outcome) -> dict[str, Any]:
     """One outcome as JSON. Times in seconds; `transfer_gbps` in 10^9 bytes per second."""
     transfer = outcome.split.transfer
     seconds = transfer.get("in_flight_seconds")
+    alone_seconds = outcome.transfer_alone.get("in_flight_seconds")
     size = transfer.get("size_bytes", 0)
     split, monolithic = summary(outcome.split), summary(outcome.monolithic)
     return {
@@ -40,6 +43,8 @@ def record(outcome: Outcome) -> dict[str, Any]:
         "transfer_exposed_seconds": transfer.get("exposed_seconds"),
         "transfer_batches": transfer.get("batches"),
         "transfer_gbps": size / seconds / 1e9 if seconds else None,
+        "transfer_alone_seconds": alone_seconds,
+        "transfer_alone_gbps": size / alone_seconds / 1e9 if alone_seconds else None,
         "ttft_split_seconds": split["ttft_seconds"],
         "ttft_monolithic_seconds": monolithic["ttft_seconds"],
         "text_split": outcome.text_split,
@@ -64,23 +69,27 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1e3:.2f} ms" if value < 0.1 else f"{value:.2f} s"
 
 
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
     """A row for each request, and what the columns mean."""
-    header = ["request", "prompt", "KV cache", "transfer", "GB/s", "exposed"]
+    header = ["request", "prompt", "KV cache", "transfer", "GB/s", "exposed", "alone", "GB/s"]
     header += ["TTFT split", "TTFT one", "transport", "same text"]
     rows = [header]
     for outcome in outcomes:
         entry = record(outcome)
-        rate = entry["transfer_gbps"]
-        split = entry["split"]
         rows.append(
             [
-                split["name"],
+                entry["split"]["name"],
                 f"{entry['prompt_tokens']} tokens",
                 f"{entry['kv_bytes'] / 1e6:.2f} MB",
                 _seconds(entry["transfer_seconds"]),
-                "-" if rate is None else f"{rate:.2f}",
+                _rate(entry["transfer_gbps"]),
                 _seconds(entry["transfer_exposed_seconds"]),
+                _seconds(entry["transfer_alone_seconds"]),
+                _rate(entry["transfer_alone_gbps"]),
                 _seconds(entry["ttft_split_seconds"]),
                 _seconds(entry["ttft_monolithic_seconds"]),
                 entry["transport"] or "-",
@@ -94,6 +103,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
         "",
         "transfer: time with KV cache under way, mostly while later layers are computed",
         "exposed:  what of it the first token had to wait for, after the last layer",
+        "alone:    the same transfer again, all layers at once, while nothing else runs",
         "TTFT:     time to first token, prefill and decode split over two processes, or in one",
     ]
     return "\n".join(lines)

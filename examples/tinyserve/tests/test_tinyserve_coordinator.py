@@ -170,3 +170,23 @@ def test_a_fault_hits_the_first_requests_decode_worker_once() -> None:
     fleet = fleet_of(2, 2)
     run(fleet, 2, Fault("freeze", "transfer"))
     assert fleet.harmed == [("decode0", "freeze")]
+
+
+def test_a_held_prompt_can_be_sent_again_and_is_then_released() -> None:
+    fleet = fleet_of(1, 1)
+    coordinator = Coordinator(fleet, STOP_TOKEN, lambda line: None)  # type: ignore[arg-type]
+    request = Request("r0", [1, 2, 3], 1, hold=True)
+    coordinator.run([request])
+    assert operations(fleet, "prefill0") == ["prefill"]
+    coordinator.run_transfer(request)
+    assert operations(fleet, "prefill0") == ["prefill", "resend", "release"]
+    assert all(worker.requests == 0 for worker in fleet.workers)
+
+
+def test_a_prompt_held_by_a_lost_worker_is_not_sent_again() -> None:
+    fleet = fleet_of(1, 1)
+    coordinator = Coordinator(fleet, STOP_TOKEN, lambda line: None)  # type: ignore[arg-type]
+    request = Request("r0", [1, 2, 3], 1, hold=True)
+    coordinator.run([request])
+    fleet.workers[0].alive = False
+    assert coordinator.run_transfer(request) == {}

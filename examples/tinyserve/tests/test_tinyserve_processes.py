@@ -61,6 +61,7 @@ def check_figures(record: dict[str, Any]) -> None:
     pages = -(-record["prompt_tokens"] // 16)
     assert record["kv_bytes"] == pages * 16 * 30 * 2 * 3 * 64 * 2
     assert record["transfer_seconds"] > 0 and record["transfer_gbps"] > 0
+    assert record["transfer_exposed_seconds"] > 0 and record["transfer_alone_seconds"] > 0
     assert record["ttft_split_seconds"] > 0 and record["ttft_monolithic_seconds"] > 0
     assert len(record["requests"]) >= 1
 
