@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .cache import CacheLayout, PagedCache
 
 
@@ -199,15 +201,15 @@ class KvSender:
         if layer == self._last:
             self._last_ready = True
         else:
-            self._submit(layer, b"")
+            self._submit(layer)
 
-    def _submit(self, layer: int, notification: bytes) -> None:
+    def _submit(self, layer: int, notification: bytes | None = None) -> None:
         if self._error is not None or self._waiter.error is not None:
             return
         to = self._destination
         local = self._layout.addresses(self._base, layer, self._pages)
         remote = to.layout.addresses(to.base, layer, to.pages)
-        lengths = [self._layout.page_bytes] * len(local)
+        lengths = np.full(len(local), self._layout.page_bytes, dtype=np.uint64)
         submitted = time.monotonic()
         try:
             batch = self._engine.write(

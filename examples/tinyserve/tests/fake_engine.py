@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,11 +111,11 @@ class FakeEngineForTests:
         segment: FakeEngineForTests,
         local_addresses: Any,
         remote_addresses: Any,
-        lengths: Sequence[int],
+        lengths: Any,
         *,
         timeout: float = 5.0,
         priority: str = "bulk",
-        notify: bytes = b"",
+        notify: bytes | None = None,
     ) -> FakeBatch:
         assert timeout > 0 and priority in ("latency", "bulk")
         assert len(local_addresses) == len(remote_addresses) == len(lengths)
@@ -125,7 +124,7 @@ class FakeEngineForTests:
             for local, remote, length in zip(local_addresses, remote_addresses, lengths)
         ]
         batch = FakeBatch(segment, copies)
-        if notify:
+        if notify is not None:
             batch.notification = FakeNotification(self.address, notify)
         self.batches.append(batch)
         return batch
