@@ -87,8 +87,8 @@ void Worker::Start() {
 }
 
 void Worker::Stop() {
-  if (!thread_.joinable()) return;
-  thread_.RequestStop();
+  stopped_.store(true);
+  if (thread_.joinable()) thread_.RequestStop();
   {
     MutexLock lock(park_mutex_);
     poke_ = true;
@@ -96,6 +96,7 @@ void Worker::Stop() {
   park_.NotifyAll();
   Wake();
   thread_.Join();
+  MutexLock lock(gate_);  // whoever drives leaves
 }
 
 void Worker::Push(Path* path, std::vector<SliceRef> slices, Priority priority) {
@@ -114,7 +115,8 @@ void Worker::Cancel(std::shared_ptr<Batch> batch) {
     inbox_.cancelled.push_back(std::move(batch));
     inbox_full_.store(true);
   }
-  Kick(false);
+  Wake();
+  NotifyThread();
 }
 
 void Worker::Detach(std::shared_ptr<Incarnation> incarnation) {
@@ -123,7 +125,8 @@ void Worker::Detach(std::shared_ptr<Incarnation> incarnation) {
     inbox_.detached.push_back(std::move(incarnation));
     inbox_full_.store(true);
   }
-  Kick(false);
+  Wake();
+  NotifyThread();
 }
 
 void Worker::Wake() {
@@ -134,13 +137,22 @@ void Worker::Wake() {
 }
 
 void Worker::Kick(bool caller_drives) {
-  if (!caller_drives && gate_.TryLock()) {
-    driven_.store(true);
+  if (!caller_drives && EnterGate()) {
     Pump(true);
     LeaveGate();
     return;
   }
   Wake();
+}
+
+bool Worker::EnterGate() {
+  if (!gate_.TryLock()) return false;
+  if (stopped_.load()) {
+    gate_.Unlock();
+    return false;
+  }
+  driven_.store(true);
+  return true;
 }
 
 void Worker::LeaveGate() {
@@ -171,32 +183,30 @@ void Worker::Run(const std::stop_token& stop) {
       if (!stop.stop_requested()) park_.WaitFor(park_mutex_, kGrace);
       thread_parked_.store(false);
     }
-    if (!gate_.TryLock()) {
+    if (!EnterGate()) {
       // Its holder notifies when it leaves with something under way; look again soon in case it left just now.
       MutexLock lock(park_mutex_);
       thread_parked_.store(true);
       if (driven_.load() && !poke_) park_.WaitFor(park_mutex_, std::chrono::milliseconds(1));
       continue;
     }
-    driven_.store(true);
-    DriveWhile(nullptr, kNever, &stop);
+    DriveWhile(nullptr, kNever);
     driven_.store(false);
     gate_.Unlock();
   }
 }
 
 bool Worker::DriveFor(Batch& batch, Time deadline) {
-  if (!gate_.TryLock()) return false;
-  driven_.store(true);
-  DriveWhile(&batch, deadline, nullptr);
+  if (!EnterGate()) return false;
+  DriveWhile(&batch, deadline);
   LeaveGate();
   return true;
 }
 
 bool Worker::DriveOnce() {
-  if (!gate_.TryLock()) return false;
+  if (!EnterGate()) return false;
   const bool progress = Pump(false);
-  gate_.Unlock();
+  LeaveGate();
   return progress;
 }
 
@@ -206,13 +216,13 @@ bool Worker::SpinFor(Duration idle) {
   return true;
 }
 
-void Worker::DriveWhile(Batch* batch, Time deadline, const std::stop_token* stop) {
+void Worker::DriveWhile(Batch* batch, Time deadline) {
   Time progress_at = clock_.Now();
   bool slept = false;
   for (;;) {
     if (batch != nullptr && (batch->done.load(std::memory_order_acquire) || batch->on_worker[index_].load() == 0)) return;
     if (batch == nullptr && outstanding_.load() == 0 && !inbox_full_.load()) return;
-    if (stop != nullptr && stop->stop_requested()) return;
+    if (stopped_.load(std::memory_order_relaxed)) return;
     const bool progress = Pump(false);
     const Time now = clock_.Now();
     if (progress) {

@@ -9,7 +9,7 @@
 //
 // Not responsible for: planning, retrying, batches' outcomes (Hooks).
 //
-// Threads: Push, Cancel, Detach, Kick and Wake are thread-safe; what says Requires: gate is for the gate's holder.
+// Threads: Push, Cancel, Detach (also from Hooks), Kick and Wake are thread-safe; what says Requires: gate is for the gate's holder.
 // Hooks are called by the gate's holder with no lock held but the gate.
 
 #include <atomic>
@@ -51,7 +51,7 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   void Start();  // the worker's own thread
-  void Stop();   // joins it; idempotent
+  void Stop();   // joins it; nobody drives any more; idempotent
 
   // Hands slices of one group over, all for `path`; counted in the batch by the caller before.
   void Push(Path* path, std::vector<SliceRef> slices, Priority priority);
@@ -69,6 +69,8 @@ class Worker {
   bool DriveOnce();
   // Makes a sleeping driver look again.
   void Wake();
+  bool driven() const { return driven_.load(std::memory_order_relaxed); }
+  uint32_t outstanding() const { return outstanding_.load(); }
 
   uint64_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
 
@@ -108,7 +110,8 @@ class Worker {
   bool PollLane(transport::Lane& lane, Time now) MOONPOOL_REQUIRES(gate_);
   void Return(const SliceRef& slice, Path* path, const transport::Completion& completion);
   void Sleep(Time until) MOONPOOL_REQUIRES(gate_);
-  void DriveWhile(Batch* batch, Time deadline, const std::stop_token* stop) MOONPOOL_REQUIRES(gate_);
+  void DriveWhile(Batch* batch, Time deadline) MOONPOOL_REQUIRES(gate_);
+  bool EnterGate() MOONPOOL_TRY_ACQUIRE(true, gate_);
   void LeaveGate() MOONPOOL_RELEASE(gate_);
   uint32_t TakeFlight() MOONPOOL_REQUIRES(gate_);
   bool SpinFor(Duration idle) MOONPOOL_REQUIRES(gate_);
@@ -127,6 +130,7 @@ class Worker {
   std::atomic<bool> inbox_full_{false};   // something is in the inbox
   std::atomic<bool> driven_{false};       // somebody holds the gate
   std::atomic<bool> thread_parked_{false};
+  std::atomic<bool> stopped_{false};      // the gate stays shut
   bool threaded_ = false;                 // constant after Start
 
   Mutex inbox_mutex_;

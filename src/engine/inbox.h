@@ -1,0 +1,73 @@
+#pragma once
+
+// Inbox: what an engine has for its program to pick up: completed batches and received notifications. Both queues are
+// bounded; an eventfd is readable while one has something.
+//
+// Notifications are delivered exactly once: a sender repeats one until it is acknowledged, and the inbox remembers the
+// last kRememberedPerSender sequence numbers of each of the last kSendersMax senders.
+//
+// Threads: thread-safe.
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "engine/descriptor.h"
+#include "engine/options.h"
+
+namespace moonpool::engine {
+
+class Inbox {
+ public:
+  static constexpr size_t kRememberedPerSender = 4096;
+  static constexpr size_t kSendersMax = 1024;
+
+  Inbox(Clock& clock, uint32_t notifications_max);
+
+  // kAgain: full. Ok for one that is here already.
+  Status Deliver(const NotifyMessage& message);
+  std::vector<Notification> TakeNotifications(size_t max, Time deadline);
+
+  // The bound is batches_max: each live batch completes once.
+  void Completed(BatchHandle handle);
+  std::vector<BatchHandle> TakeCompleted(size_t max, Time deadline);
+
+  // Waiting calls return what there is; nothing more comes in.
+  void Close();
+  int event_fd() const { return event_fd_.get(); }
+  uint64_t refused() const;
+
+ private:
+  struct Sender {
+    std::set<uint64_t> seen;
+    std::list<std::pair<uint64_t, uint64_t>>::iterator age;
+  };
+  bool SeenBefore(const transport::NodeId& id, uint64_t sequence) MOONPOOL_REQUIRES(mutex_);
+  void Signal() MOONPOOL_REQUIRES(mutex_);
+  template <typename T>
+  std::vector<T> Take(std::deque<T>& from, size_t max, Time deadline) MOONPOOL_REQUIRES(mutex_);
+
+  Clock& clock_;
+  const uint32_t notifications_max_;
+  UniqueFd event_fd_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Notification> notifications_ MOONPOOL_GUARDED_BY(mutex_);
+  std::deque<BatchHandle> completed_ MOONPOOL_GUARDED_BY(mutex_);
+  std::map<std::pair<uint64_t, uint64_t>, Sender> senders_ MOONPOOL_GUARDED_BY(mutex_);
+  std::list<std::pair<uint64_t, uint64_t>> ages_ MOONPOOL_GUARDED_BY(mutex_);  // most recent first
+  uint64_t refused_ MOONPOOL_GUARDED_BY(mutex_) = 0;
+  bool signalled_ MOONPOOL_GUARDED_BY(mutex_) = false;
+  bool closed_ MOONPOOL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace moonpool::engine
