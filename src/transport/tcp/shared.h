@@ -1,0 +1,54 @@
+#pragma once
+
+// What the parts of one tcp transport have in common: its environment, its counters and whether it
+// is closed. Shared by the transport (which owns it), its lanes and its event threads, all of which
+// the transport outlives.
+//
+// Threads: thread-safe (constants and independent counters).
+
+#include <atomic>
+#include <cstdint>
+
+#include "transport/tcp/clock_relation.h"
+#include "transport/transport.h"
+
+namespace moonpool::tcp {
+
+// How much is given to the socket in one step: small enough that the checksum finds it in the
+// cache, large enough that the system call does not count.
+inline constexpr size_t kStepBytes = 256 << 10;
+
+// Each is a sum, read by Metrics() only: no order is needed between them (relaxed).
+struct Counters {
+  std::atomic<uint64_t> bytes_sent{0};
+  std::atomic<uint64_t> bytes_received{0};
+  std::atomic<uint64_t> slices_served{0};
+  std::atomic<uint64_t> requests_refused{0};
+  std::atomic<uint64_t> connections_open{0};
+  std::atomic<uint64_t> connections_rejected{0};
+  std::atomic<uint64_t> checksum_errors{0};
+
+  static void Add(std::atomic<uint64_t>& counter, uint64_t n = 1) {
+    counter.fetch_add(n, std::memory_order_relaxed);
+  }
+  static void Subtract(std::atomic<uint64_t>& counter) {
+    counter.fetch_sub(1, std::memory_order_relaxed);
+  }
+};
+
+struct Shared {
+  Shared(const transport::Environment& env_in, const transport::TransportOptions& options_in)
+      : env(env_in), options(options_in), boot(ReadBootId()) {}
+
+  const transport::Environment env;
+  const transport::TransportOptions options;
+  const BootId boot;
+  Counters counters;
+  std::atomic<bool> closed{false};        // set by Close (release), read by lanes (acquire)
+  std::atomic<uint64_t> peers_closed{0};  // grows when a Peer is destroyed; lanes then look again
+};
+
+// Socket options of every connection, on both sides.
+void TuneSocket(int fd);
+
+}  // namespace moonpool::tcp
