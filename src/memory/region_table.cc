@@ -123,7 +123,9 @@ Result<RegionInfo> RegionTable::Register(const RegisterOptions& options) {
   by_address_.emplace(options.address, index);
   slot->word.fetch_or(kOpen, std::memory_order_release);  // pairs with the swap in Enter
   version_.fetch_add(1, std::memory_order_release);
-  return slot->Info(index);
+  const RegionInfo info = slot->Info(index);
+  for (RegionObserver* observer : observers_) observer->RegionOpened(info);
+  return info;
 }
 
 bool RegionTable::WaitUntilEmpty(const RegionSlot& slot, Time deadline) {
@@ -151,9 +153,12 @@ Status RegionTable::Deregister(uint64_t address, Time deadline) {
   }
   slot->word.fetch_and(~kOpen, std::memory_order_acq_rel);
   version_.fetch_add(1, std::memory_order_release);
+  const RegionInfo info = slot->Info(index);
+  for (RegionObserver* observer : observers_) observer->RegionClosed(info);
   if (!WaitUntilEmpty(*slot, deadline)) {
     slot->word.fetch_or(kOpen, std::memory_order_release);
     version_.fetch_add(1, std::memory_order_release);
+    for (RegionObserver* observer : observers_) observer->RegionOpened(info);
     return Status(Code::kTimedOut, Str("the region at 0x", std::hex, address,
                                        " is still used by transfers in flight"));
   }
@@ -164,6 +169,20 @@ Status RegionTable::Deregister(uint64_t address, Time deadline) {
   slot->word.store(Word(generation + 1), std::memory_order_release);
   free_.push_back(index);
   return Status::Ok();
+}
+
+void RegionTable::AddObserver(RegionObserver& observer) {
+  MutexLock lock(mutex_);
+  observers_.push_back(&observer);
+  for (const auto& [address, index] : by_address_) {
+    const RegionSlot* slot = SlotAt(index);
+    if (slot->open()) observer.RegionOpened(slot->Info(index));
+  }
+}
+
+void RegionTable::RemoveObserver(RegionObserver& observer) {
+  MutexLock lock(mutex_);
+  std::erase(observers_, &observer);
 }
 
 std::optional<RegionInfo> RegionTable::Find(uint64_t address, uint64_t size) const {

@@ -40,6 +40,16 @@ struct RegisterOptions {
 // How many are inside a region, its generation and whether it is open, in one word.
 struct RegionSlot;
 
+// Told of every change, under the table's lock: must be quick, and must not call the table.
+class RegionObserver {
+ public:
+  virtual ~RegionObserver() = default;
+  virtual void RegionOpened(const RegionInfo& info) = 0;
+  // Nobody may enter any more; Deregister waits, and returns only afterwards. May be followed by
+  // RegionOpened with the same key (Deregister timed out).
+  virtual void RegionClosed(const RegionInfo& info) = 0;
+};
+
 class RegionTable {
  public:
   explicit RegionTable(Clock& clock);
@@ -80,6 +90,11 @@ class RegionTable {
   Code Pin(const RegionKey& key) { return Enter(key, Rights::kNone, nullptr); }
   void Unpin(const RegionKey& key) { Leave(key); }
 
+  // Tells `observer` of every open region at once and of every change from now on, until it is
+  // removed.
+  void AddObserver(RegionObserver& observer);
+  void RemoveObserver(RegionObserver& observer);
+
   static constexpr uint32_t kRegionsMax = 1u << 22;
 
  private:
@@ -100,6 +115,7 @@ class RegionTable {
   CondVar left_;  // notified by the last to leave a closed region
   std::map<uint64_t, uint32_t> by_address_ MOONPOOL_GUARDED_BY(mutex_);  // first byte -> slot
   std::vector<uint32_t> free_ MOONPOOL_GUARDED_BY(mutex_);
+  std::vector<RegionObserver*> observers_ MOONPOOL_GUARDED_BY(mutex_);
   uint32_t slots_ MOONPOOL_GUARDED_BY(mutex_) = 0;  // ever used
 };
 
