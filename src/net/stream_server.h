@@ -74,9 +74,9 @@ struct SessionContext {
 };
 
 struct StreamServerOptions {
-  std::string bind_host;  // numeric address; empty: all
-  uint16_t port = 0;      // 0: the kernel picks
-  std::string thread_name;
+  std::string bind_host{};  // numeric address; empty: all
+  uint16_t port = 0;        // 0: the kernel picks
+  std::string thread_name{};
   size_t connections_max = 4096;
   size_t buffered_bytes_max = 512u << 20;
   Duration handshake_timeout = std::chrono::seconds(5);
@@ -85,7 +85,7 @@ struct StreamServerOptions {
   Duration send_timeout = std::chrono::seconds(30);
   // Called on the event thread, at least every `tick` while it runs. Zero: never.
   Duration tick{0};
-  std::function<void(Time)> on_tick;
+  std::function<void(Time)> on_tick{};
 };
 
 struct StreamServerMetrics {
@@ -99,7 +99,7 @@ class StreamServer {
  public:
   using MakeSession = std::function<std::unique_ptr<Session>(const SessionContext&)>;
   struct Output {
-    std::string bytes;
+    std::string bytes{};
     bool reply = false;       // calls Session::OnReply
     bool then_close = false;  // closes the connection once the bytes are sent
   };

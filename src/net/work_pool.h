@@ -16,7 +16,7 @@ namespace moonpool::net {
 class WorkPool {
  public:
   struct Options {
-    std::string thread_name;
+    std::string thread_name{};
     int threads = 1;
     size_t queue_max = 1024;  // jobs waiting, not counting those that run
   };

@@ -61,8 +61,8 @@ struct CallInfo {
 
 struct Request {
   std::string host_port;
-  std::string_view method;
-  std::string_view payload;
+  std::string_view method{};
+  std::string_view payload{};
   Time deadline = kNever;
 };
 

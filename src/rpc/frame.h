@@ -46,8 +46,8 @@ struct Frame {
   uint64_t id = 0;
   uint32_t timeout_ms = 0;  // of a request; 0: no deadline
   Code code = Code::kOk;    // of a reply
-  std::string_view method;
-  std::string_view payload;
+  std::string_view method{};
+  std::string_view payload{};
 
   size_t size() const { return kHeaderBytes + method.size() + payload.size(); }
 };

@@ -33,8 +33,8 @@
 namespace moonpool::rpc {
 
 struct ServerOptions {
-  std::string bind_host;  // numeric address; empty: all
-  uint16_t port = 0;      // 0: the kernel picks
+  std::string bind_host{};  // numeric address; empty: all
+  uint16_t port = 0;        // 0: the kernel picks
   size_t connections_max = 4096;
   size_t frame_bytes_max = kFrameBytesMax;
   // Bytes received and not handled, or not sent yet, of all connections together. Whoever exceeds
