@@ -366,6 +366,7 @@ void Core::Close() {
     segments_by_name_.clear();
     segments_.clear();
   }
+  ended_.store(true);
   log_.Info("engine closed", {{"name", name_}});
 }
 

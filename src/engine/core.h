@@ -162,6 +162,7 @@ class Core final : public WorkerHooks, public Host {
 
   std::atomic<bool> closing_{false};         // set first; every call looks at it
   std::atomic<bool> started_{false};
+  std::atomic<bool> ended_{false};           // Close has done its work; what is not done never will be
   UniqueFd close_fd_;                        // eventfd written by RequestClose
   Thread closer_;                            // mp-closer: closes when asked from a signal handler
   Mutex close_mutex_;

@@ -274,6 +274,7 @@ void Core::FailBatch(Batch& batch, const Failure& failure) {
 }
 
 void Core::Finish(Batch& batch) {
+  if (!Hold(batch)) return;  // finished before
   Unpin(batch);
   const bool failed = batch.failing.load(std::memory_order_acquire);
   (failed ? batches_failed_ : batches_completed_).fetch_add(1);
@@ -302,9 +303,8 @@ Status Core::Wait(BatchHandle handle, Duration timeout) {
   const Time deadline = After(clock_.Now(), std::max(timeout, Duration{0}));
   while (!batch->done.load(std::memory_order_acquire)) {
     const Time now = clock_.Now();
-    if (now >= deadline) {
-      return Status(Code::kTimedOut, Str("batch ", handle, " is still running"));
-    }
+    if (now >= deadline) return Status(Code::kTimedOut, Str("batch ", handle, " is still running"));
+    if (ended_.load()) return Status(Code::kCancelled, "the engine was closed");
     const Time until = std::min(deadline, now + std::chrono::milliseconds(100));
     bool drove = false;
     for (size_t w = 0; world_.threads && w < workers_.size() && !drove; ++w) {
