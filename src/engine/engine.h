@@ -29,16 +29,13 @@
 #include <string>
 #include <vector>
 
+#include "engine/control.h"
 #include "engine/options.h"
+#include "registry/registry.h"
 #include "transport/transport.h"
-
-namespace moonpool::registry {
-class Registry;
-}
 
 namespace moonpool::engine {
 
-class Control;
 class Core;
 
 // What the composition root gives; clock and log outlive the engine.

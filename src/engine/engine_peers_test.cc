@@ -71,7 +71,7 @@ TEST_P(PeerOver, APeerThatIsGoneGivesAnErrorThatNamesIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, PeerOver, ::testing::Values("tcp", "local"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& param) { return std::string(param.param); });
 
 TEST(Peers, OpenSaysWhatIsWrong) {
   Node a(OnLoopback("tcp"));

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "base/thread.h"
 #include "engine/test_node.h"
 #include "testing/pattern.h"
 
@@ -252,7 +253,7 @@ TEST_P(EngineOver, ManyGroupsAndPeersInOneBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, EngineOver, ::testing::Values("tcp", "local"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& param) { return std::string(param.param); });
 
 TEST(Engine, BadOptionsNameTheField) {
   auto refused = [](auto change) {
