@@ -59,6 +59,8 @@ Node::Node(World& world, std::string name, NodeId id)
 
 Node::~Node() = default;
 
+Time Node::In(Duration span) const { return world_.In(span); }
+
 PeerOptions Node::address() const {
   return {name_, id_, world_.params().host, transport_->Address()};
 }
@@ -107,11 +109,11 @@ int Buffer::fd() const {
 }
 
 void Buffer::Register() {
-  auto info = node_.regions().Register({.address = address(),
-                                        .size = size_,
+  auto info = node_.regions().Register({.address = address() + options_.margin,
+                                        .size = size_ - 2 * options_.margin,
                                         .rights = options_.rights,
                                         .arena = arena_number_,
-                                        .arena_offset = 0});
+                                        .arena_offset = options_.margin});
   if (!info.ok()) ADD_FAILURE() << "register: " << info.status().ToString();
   MOONPOOL_CHECK(info.ok());
   info_ = *info;
@@ -120,15 +122,14 @@ void Buffer::Register() {
 
 Status Buffer::Deregister() {
   registered_ = false;
-  return node_.regions().Deregister(address(), BootClock::now() + Patience());
+  return node_.regions().Deregister(info_.address, node_.In(Patience()));
 }
 
-void Buffer::Unmap() {
+void Buffer::Unmap(size_t offset) {
   MOONPOOL_CHECK(options_.kind == Kind::kPlain);
-  ::munmap(data_, size_);
-  void* at =
-      ::mmap(data_, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-  MOONPOOL_CHECK(at == data_);
+  void* at = ::mmap(data_ + offset, size_ - offset, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  MOONPOOL_CHECK(at == data_ + offset);
 }
 
 // --- Flight
@@ -178,6 +179,20 @@ Code Flight::Run(Peer& peer, const Range& range) {
                                {}});
   Finish();
   return code(cookie);
+}
+
+bool Flight::RunUntilOk(Peer& peer, const Range& range) {
+  const Time limit = world_.In(Patience());
+  Code code = Code::kInternal;
+  while (world_.Now() < limit) {
+    code = Run(peer, range);
+    if (code == Code::kOk) return true;
+    world_.Pass(milliseconds(5));
+  }
+  ADD_FAILURE() << "no slice succeeds any more; the last: " << CodeName(code) << ", "
+                << peer.last_error().ToString() << "\n"
+                << node_.lines().Text();
+  return false;
 }
 
 bool Flight::Pump() {
@@ -286,8 +301,9 @@ void World::Pass(Duration span) {
 
 bool World::Until(const std::function<bool()>& done, Duration timeout) {
   const Time limit = In(timeout);
+  const Time real_limit = BootClock::now() + timeout;  // what another thread does takes real time
   while (!done()) {
-    if (Now() > limit) return false;
+    if (Now() > limit && BootClock::now() > real_limit) return false;
     ground_->Pass({}, milliseconds(1));
   }
   return true;

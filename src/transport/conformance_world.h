@@ -53,6 +53,7 @@ class Node {
   testing::LogCollector& lines() { return lines_; }
   Transport& transport() { return *transport_; }
   Lane& lane() { return *lane_; }  // the node's first lane
+  Time In(Duration span) const;    // from now
   // How others reach it.
   PeerOptions address() const;
   // A peer of this node. Fails the test and returns null when it cannot be opened.
@@ -77,6 +78,7 @@ struct BufferOptions {
   size_t size = 4096;
   Rights rights = Rights::kReadWrite;
   Kind kind = Kind::kPlain;
+  size_t margin = 0;  // bytes at both ends that are mapped, but not registered
 };
 
 // Registered memory of a node.
@@ -98,8 +100,8 @@ class Buffer {
   std::string Errors(uint64_t seed) const { return PatternErrors(data_, size_, seed); }
   Status Deregister();
   void Register();  // again, under a new key
-  // Takes the pages away; the range stays reserved, so that nothing else is mapped there.
-  void Unmap();
+  // Takes the pages away from `offset` on; the range stays reserved, so that nothing else is mapped there.
+  void Unmap(size_t offset);
 
  private:
   Node& node_;
@@ -149,6 +151,8 @@ class Flight {
   size_t Bulk(Peer& peer, const Range& range);
   // One slice of one piece, run to its end.
   Code Run(Peer& peer, const Range& range);
+  // The same, again and again until it is ok: for what follows a broken connection.
+  bool RunUntilOk(Peer& peer, const Range& range);
 
   // Posts what the lane takes and polls once. True when something happened.
   bool Pump();

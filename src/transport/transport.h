@@ -76,7 +76,8 @@ struct Piece {
   uint32_t key = 0;     // index into Slice::keys: the remote region that holds it
 };
 
-// What one path carries. Pieces and keys stay valid and unchanged until the completion.
+// What one path carries. Pieces and keys stay valid and unchanged until the completion. A slice that
+// breaks these bounds is accepted and completes with kInvalidArgument, nothing touched.
 struct Slice {
   uint64_t cookie = 0;  // comes back in the completion; unique among the lane's slices in flight
   Op op = Op::kRead;
@@ -134,7 +135,7 @@ class Lane {
 
   // For sleeping between polls: readable when Poll has something to do; and the time at which Poll
   // wants to be called whatever the descriptor says (a time that has passed: at once; kNever: no
-  // wish).
+  // wish). event_fd() is -1 where wake_by() alone tells (simulation).
   virtual int event_fd() const = 0;
   virtual Time wake_by() const = 0;
 

@@ -198,6 +198,8 @@ size_t Core::Poll(LaneState& lane, std::span<Completion> out) {
   MutexLock lock(mutex_);
   const Node* node = Find(lane.node);
   if (node && node->frozen && node->incarnation == lane.incarnation) return 0;
+  while (RunNext()) {  // what is due, so that a passed wake_by() comes to an end
+  }
   const size_t count = std::min(out.size(), lane.ready.size());
   std::copy_n(lane.ready.begin(), count, out.begin());
   lane.ready.erase(lane.ready.begin(), lane.ready.begin() + static_cast<ptrdiff_t>(count));
@@ -271,7 +273,7 @@ uint64_t Core::events_run() const {
 void Core::Schedule(uint32_t index, Time at) {
   Flight& flight = flights_[index];
   flight.event = ++next_event_;
-  events_.push({std::min(at, flight.deadline), flight.event, index});
+  events_.push({std::max(Now(), std::min(at, flight.deadline)), flight.event, index});
 }
 
 // The slice waits for a thaw, a healing, or its deadline.
@@ -293,6 +295,10 @@ void Core::Unpark() {
 
 bool Core::Step() {
   MutexLock lock(mutex_);
+  return RunNext();
+}
+
+bool Core::RunNext() {
   while (!events_.empty() && events_.top().at <= Now()) {
     const Event event = events_.top();
     events_.pop();

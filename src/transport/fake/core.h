@@ -150,6 +150,7 @@ class Core {
   void Schedule(uint32_t index, Time at) MOONPOOL_REQUIRES(mutex_);
   void Park(uint32_t index) MOONPOOL_REQUIRES(mutex_);
   void Unpark() MOONPOOL_REQUIRES(mutex_);
+  bool RunNext() MOONPOOL_REQUIRES(mutex_);
   void Run(uint32_t index) MOONPOOL_REQUIRES(mutex_);
   void Arrive(uint32_t index, Node& owner) MOONPOOL_REQUIRES(mutex_);
   void Move(uint32_t index, Node& owner) MOONPOOL_REQUIRES(mutex_);

@@ -10,7 +10,7 @@
 // thawed stores nothing.
 //
 // Not responsible for: moving the clock (whoever owns it advances it to NextEventAt(), then calls Step()
-// until it returns false), polling lanes, deciding on faults. It is no leaf: no list of transports has it.
+// until it returns false; Lane::Poll runs what is due, too), polling lanes, deciding on faults. It is no leaf: no list of transports has it.
 //
 // Nodes are named by NodeId::node. A node appears when its transport is made; making one under the same
 // name with another incarnation is a restart.
