@@ -326,7 +326,7 @@ class Lint:
 
 def is_shell_script(name: str) -> bool:
     if not name.startswith(
-        ("script/", ".ci/", "tools/", "bench/", "tests/")
+        ("script/", ".ci/", "tools/", "bench/", "tests/", "examples/")
     ) or "." in os.path.basename(name):
         return False
     with (ROOT / name).open("rb") as file:
