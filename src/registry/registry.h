@@ -1,19 +1,24 @@
 #pragma once
 
-// The registry contract: names of segments to the addresses (host:port) of their engines, with leases. A back end is a
-// leaf folder; registry/builtin.h lists the factories of those that this build has.
+// The registry contract: from the name of a segment to the address (host:port) of its engine, with leases. A back end is
+// a leaf folder; registry/builtin.h lists the factories of those that this build has.
 //
-// An entry vanishes when its lease has run out and its owner (the Registry object that put it) has not renewed it; the
-// back end renews by itself while it lives. Put under a name that exists replaces the entry: the newest owner wins, and
-// the older one's renewals fail from then on (logged once).
+// An entry vanishes when its lease has run out and its owner has not renewed it; the back end renews by itself while it
+// lives. Put under a name that exists replaces the entry: the newest owner wins, the older owner's renewals fail from
+// then on, which Check tells (and the back end logs once).
 //
-// Not responsible for: what the value means, whether its owner answers.
+// Not responsible for: what a value means, whether its owner answers.
 //
-// Threads: thread-safe. Calls block until their deadline at most. Ownership: clock and log outlive it.
+// Threads: thread-safe. Calls block until their deadline at most. Ownership: clock and log outlive the registry.
+//
+// Errors: kInvalidArgument (names the field), kNotFound (no live entry), kUnavailable and kTimedOut (the registry does
+// not answer), kUnsupported (this back end cannot), kStale (another owner has the name), kCancelled (Close).
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,28 +31,45 @@ namespace moonpool::registry {
 
 inline constexpr size_t kNameBytesMax = 1024;
 inline constexpr size_t kValueBytesMax = 64 * 1024;
+inline constexpr Duration kLeaseMin = std::chrono::milliseconds(100);
+inline constexpr Duration kLeaseMax = std::chrono::hours(24);
 
-struct Entry {
+// Proves that its holder put the entry.
+using OwnerToken = uint64_t;
+
+struct Registration {
   std::string name;
   std::string value;
-  uint64_t version = 0;  // grows with each Put of the name, where the back end has one
+  Duration lease = std::chrono::seconds(10);
+};
+
+struct Entry {
+  std::string value;
+  uint64_t version = 0;  // grows with each Put of the name; 0 where the back end has none
+};
+
+struct Capabilities {
+  bool stores = true;  // Put makes an entry that Get finds
+  bool lists = true;
 };
 
 class Registry {
  public:
   virtual ~Registry() = default;
-  virtual std::string_view back_end() const = 0;  // "p2p", "http"
+  virtual std::string_view name() const = 0;  // of the back end: "p2p", "http"
+  virtual const Capabilities& capabilities() const = 0;
 
-  // kInvalidArgument: an empty or too long name or value. kUnavailable, kTimedOut: the registry does not answer.
-  virtual Status Put(const std::string& name, const std::string& value, Duration lease, Time deadline) = 0;
-  // kNotFound: no live entry.
-  virtual Result<Entry> Get(const std::string& name, Time deadline) = 0;
-  // Only one's own entry: an entry that another owner has replaced stays. Ok when there is none.
-  virtual Status Remove(const std::string& name, Time deadline) = 0;
-  // Live entries whose names begin with `prefix`, by name. kUnsupported where the back end cannot list.
-  virtual Result<std::vector<Entry>> List(const std::string& prefix, Time deadline) = 0;
+  // Makes or replaces the entry and keeps it alive until Remove, Close or another owner's Put.
+  virtual Result<OwnerToken> Put(const Registration& registration, Time deadline) = 0;
+  virtual Result<Entry> Get(std::string_view name, Time deadline) = 0;
+  // Removes one's own entry; ok when it is gone already. An entry of another owner stays (kStale).
+  virtual Status Remove(std::string_view name, OwnerToken token, Time deadline) = 0;
+  // Names of live entries that begin with `prefix`, in order.
+  virtual Result<std::vector<std::string>> List(std::string_view prefix, Time deadline) = 0;
+  // How the last renewal went: ok, kStale (replaced), kUnavailable (the registry has not answered since).
+  virtual Status Check(std::string_view name, OwnerToken token) const = 0;
 
-  // Stops renewing; entries are left to their leases. Calls under way return kCancelled. Idempotent.
+  // Stops renewing; entries are left to their leases. Idempotent.
   virtual void Close() = 0;
 };
 
@@ -58,10 +80,15 @@ struct Environment {
 
 struct Factory {
   std::string name;
-  // What `create` takes, for messages: "http://host:port[/path]".
-  std::string form;
   std::function<bool(std::string_view url)> accepts;
   std::function<Result<std::unique_ptr<Registry>>(const Environment&, const std::string& url)> create;
 };
+
+// 1 to kNameBytesMax bytes, no control characters.
+Status CheckName(std::string_view name);
+Status CheckRegistration(const Registration& registration);
+
+// The first back end that accepts the URL makes the registry.
+Result<std::unique_ptr<Registry>> Open(std::span<const Factory> factories, const Environment& env, const std::string& url);
 
 }  // namespace moonpool::registry
