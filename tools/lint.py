@@ -293,7 +293,7 @@ class Lint:
     def mypy(self) -> Finding:
         packages = [
             name
-            for name in ("python/moonpool", "compat/mooncake/mooncake")
+            for name in ("src/python/moonpool", "compat/mooncake/mooncake")
             if (ROOT / name).is_dir()
         ]
         packages = [name for name in packages if any((ROOT / name).rglob("*.py*"))]
