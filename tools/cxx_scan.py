@@ -78,6 +78,7 @@ class _Scope:
     name: str = ""
     access: str = "public"
     depth: int = 1
+    typedef: bool = False  # what follows the closing brace is a name, not a variable
     opened_at: int = 0
     head_at: int = 0
     type: Type | None = None
@@ -129,6 +130,7 @@ class Source:
         stack = [_Scope("namespace")]
         head_at = 0
         parens = 0
+        self._after_typedef = False
         for match in _TOKEN.finditer(self.code):
             token, at, top = match.group(), match.start(), stack[-1]
             if top.kind in ("function", "initializer", "enum"):
@@ -138,6 +140,7 @@ class Source:
                     top.depth -= 1
                     if top.depth == 0:
                         stack.pop()
+                        self._after_typedef = top.typedef
                         if top.kind == "function":
                             self._close_function(top, at, stack[-1])
                         if top.kind != "initializer":
@@ -158,7 +161,7 @@ class Source:
                 if scope.kind in ("namespace", "type"):
                     head_at = at + 1
             elif token == "}" and len(stack) > 1:
-                stack.pop()
+                self._after_typedef = stack.pop().typedef
                 head_at = at + 1
 
     def _head(self, start: int, end: int, scope: _Scope) -> tuple[str, int]:
@@ -179,18 +182,27 @@ class Source:
     def _open(self, start: int, at: int, scope: _Scope) -> _Scope:
         head, head_at = self._head(start, at, scope)
         plain = simplify(head)
-        if re.match(r"(inline\s+)?namespace\b|extern\s*\"", plain):
+        if re.match(r"(inline\s+)?namespace\b", plain) or re.fullmatch(r'extern\s*"[^"]*"', plain):
             return _Scope("namespace", name=scope.name, opened_at=at, head_at=head_at)
         match = _TYPE_HEAD.match(plain)
         if match and "(" not in plain and "=" not in plain:
             kind, name = match.groups()
+            typedef = "typedef" in plain
             if kind == "enum":
                 self.types.append(Type(_join(scope.name, name), self.line_at(head_at), "enum"))
-                return _Scope("enum", opened_at=at, head_at=head_at)
+                return _Scope("enum", typedef=typedef, opened_at=at, head_at=head_at)
             found = Type(_join(scope.name, name), self.line_at(head_at), kind)
             self.types.append(found)
             access = "private" if kind == "class" else "public"
-            return _Scope("type", found.name, access, opened_at=at, head_at=head_at, type=found)
+            return _Scope(
+                "type",
+                found.name,
+                access,
+                typedef=typedef,
+                opened_at=at,
+                head_at=head_at,
+                type=found,
+            )
         before_paren = plain.split("(", 1)[0]
         if "(" not in plain or "=" in before_paren:
             return _Scope("initializer", opened_at=at, head_at=head_at)
@@ -208,6 +220,11 @@ class Source:
         if not head:
             return
         plain = simplify(head)
+        if self._after_typedef:
+            self._after_typedef = False
+            return
+        if not plain:
+            return  # nothing but an annotation or a macro of ours
         alias = re.match(r"(?:template\s+)?using\s+(\w+)\s*=", plain)
         if alias:
             self.types.append(

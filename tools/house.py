@@ -111,7 +111,7 @@ class Place:
         return (
             self.parts[0] in ("tests", "bench", "examples")
             or self.room in TEST_ROOMS
-            or stem.endswith(("_test", "_fuzz", "_bench"))
+            or stem.endswith(("_test", "_fuzz", "_bench", "_testing", "_fixture"))
             or stem.startswith(("conformance", "test_"))
         )
 

@@ -301,6 +301,7 @@ class Lint:
             return Finding(note="no packages")
         cache = str(ROOT / "build" / "mypy-cache")
         options = ["--cache-dir", cache, "--no-error-summary", "--ignore-missing-imports"]
+        options += ["--python-version", "3.11"]
         finding = Finding(note=", ".join(packages))
         for package in packages:
             status, output = run([str(VENV / "mypy"), *options, package])
