@@ -368,7 +368,7 @@ void Serving::Pad(Code code) {
 // Moves what waits to be sent into out_; false if nothing does.
 bool Serving::BuildBatch() {
   out_.Clear();
-  if (trailer_due_) out_.Add(trailer_out_.data(), trailer_out_.size());
+  if (trailer_due_) out_.Add(trailer_before_.data(), trailer_before_.size());
   trailer_due_ = false;
   bool ready = false;  // the first waiting read may be answered with data
   while (!waiting_.empty() && !ready && answers_.size() < kAnswersMax) {
@@ -420,7 +420,7 @@ void Serving::BatchDone() {
   waiting_.pop_front();
   waiting_entries_ -= read->keys.size() + read->pieces.size();
   if (read->head.checksum) {
-    EncodeTrailer({crc_out_, payload_code_}, trailer_out_.data());
+    EncodeTrailer({crc_out_, payload_code_}, trailer_before_.data());
     trailer_due_ = true;
   }
   Counters::Add(context_.shared.counters.slices_served);

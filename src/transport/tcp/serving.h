@@ -112,9 +112,10 @@ class Serving {
   size_t payload_end_ = 0;
   Code payload_code_ = Code::kOk;
   uint32_t crc_out_ = 0;
-  bool trailer_due_ = false;
   std::array<std::byte, kReplyBytes> reply_out_{};
-  std::array<std::byte, kTrailerBytes> trailer_out_{};
+  std::array<std::byte, kTrailerBytes> trailer_out_{};  // of the payload in out_
+  bool trailer_due_ = false;
+  std::array<std::byte, kTrailerBytes> trailer_before_{};  // of the payload before it
 
   std::vector<uint32_t> entered_;  // indices of keys
   std::vector<uint32_t> stamps_;   // by key: the step that entered it
