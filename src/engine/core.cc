@@ -136,7 +136,9 @@ Status Core::Start() {
   name_ = options_.name.empty() ? address_ : options_.name;
   if (world_.registry) {
     const Time deadline = After(clock_.Now(), options_.timeout);
-    MOONPOOL_RETURN_IF_ERROR(world_.registry->Put(name_, address_, options_.lease, deadline).WithContext(Str("register segment ", name_)));
+    const auto put = world_.registry->Put({name_, address_, options_.lease}, deadline);
+    if (!put.ok()) return put.status().WithContext(Str("register segment ", name_));
+    registered_ = *put;
   }
   if (world_.threads) {
     close_fd_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -348,7 +350,7 @@ void Core::Close() {
   inbox_.Close();
   if (world_.control) world_.control->Close();
   if (world_.registry && started_.load()) {
-    const Status removed = world_.registry->Remove(name_, After(start, kRegistryGoodbye));
+    const Status removed = world_.registry->Remove(name_, registered_, After(start, kRegistryGoodbye));
     if (!removed.ok()) log_.Info("registry entry is left to its lease", {{"name", name_}, {"cause", removed.message()}});
   }
   DrainWorkers(start + kCloseDrain);

@@ -139,6 +139,7 @@ class Core final : public WorkerHooks, public Host {
   // Constant after Start. Destroyed after everything below, which holds peers and lanes of the transports.
   std::string name_;
   std::string address_;
+  registry::OwnerToken registered_ = 0;
   std::vector<TransportEntry> transports_;  // best first
   TaskRunner tasks_;
   BatchTable batches_;
