@@ -3,10 +3,12 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,6 +76,28 @@ std::byte* Map() {
 
 double Seconds(Duration d) { return static_cast<double>(d.count()) * 1e-9; }
 
+// Processor time that both processes have used. On a machine that is busy with other things the
+// cost of a byte says more than the rate.
+struct Usage {
+  explicit Usage(pid_t child) { MOONPOOL_CHECK(clock_getcpuclockid(child, &owner) == 0); }
+  double Get() const {
+    double sum = 0;
+    for (const clockid_t id : {owner, clockid_t{CLOCK_PROCESS_CPUTIME_ID}}) {
+      timespec t{};
+      clock_gettime(id, &t);
+      sum += static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+    }
+    return sum;
+  }
+  clockid_t owner{};
+};
+
+// A rate, and what it would be if these processes had both cores and kept them busy.
+struct Rate {
+  double gbps = 0;
+  double cpu_gbps = 0;
+};
+
 // ---- the raw floor
 
 // First byte: 'b' bulk (receive for ever), 'p' ping-pong of 64 bytes, spinning.
@@ -91,6 +115,7 @@ void RawServe(int fd, std::byte* memory) {
     } else {
       const ssize_t n = recv(fd, small, sizeof(small), MSG_DONTWAIT);
       if (n == 0) return;
+      if (n < 0) sched_yield();
       if (n > 0 && send(fd, small, sizeof(small), MSG_NOSIGNAL) < 0) return;
     }
   }
@@ -100,7 +125,8 @@ void RawServe(int fd, std::byte* memory) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::byte* const memory = Map();
   Node node(memory);
-  auto info = node.regions.Register({.address = reinterpret_cast<uint64_t>(memory), .size = kRegion});
+  auto info =
+      node.regions.Register({.address = reinterpret_cast<uint64_t>(memory), .size = kRegion});
   auto raw = net::Listen("127.0.0.1", 0);
   Offer offer{};
   offer.address = info->address;
@@ -137,11 +163,13 @@ UniqueFd RawConnect(uint16_t port, char kind) {
   return std::move(*fd);
 }
 
-double RawBulk(const Offer& offer, std::byte* memory, int sockets, double seconds) {
+Rate RawBulk(const Usage& usage, const Offer& offer, std::byte* memory, int sockets,
+             double seconds) {
   const SystemClock clock;
   std::vector<std::thread> threads;
   std::vector<uint64_t> bytes(static_cast<size_t>(sockets));
   const Time begin = clock.Now();
+  const double used = usage.Get();
   for (size_t i = 0; i < static_cast<size_t>(sockets); ++i) {
     threads.emplace_back([&, i] {
       const UniqueFd fd = RawConnect(offer.raw_port, 'b');
@@ -157,7 +185,8 @@ double RawBulk(const Offer& offer, std::byte* memory, int sockets, double second
   for (auto& thread : threads) thread.join();
   uint64_t sum = 0;
   for (const uint64_t n : bytes) sum += n;
-  return static_cast<double>(sum) / Seconds(clock.Now() - begin) / 1e9;
+  const double bytes_sent = static_cast<double>(sum) / 1e9;
+  return {bytes_sent / Seconds(clock.Now() - begin), 2 * bytes_sent / (usage.Get() - used)};
 }
 
 double RawPing(const Offer& offer, double seconds) {
@@ -169,8 +198,7 @@ double RawPing(const Offer& offer, double seconds) {
   while (Seconds(clock.Now() - begin) < seconds) {
     const Time t = clock.Now();
     if (send(fd.get(), small, sizeof(small), MSG_NOSIGNAL) < 0) break;
-    while (recv(fd.get(), small, sizeof(small), MSG_DONTWAIT) < 0) {
-    }
+    while (recv(fd.get(), small, sizeof(small), MSG_DONTWAIT) < 0) sched_yield();
     times.push_back(Seconds(clock.Now() - t) * 1e6);
   }
   std::ranges::nth_element(times, times.begin() + static_cast<ptrdiff_t>(times.size() / 2));
@@ -210,7 +238,8 @@ Share MakeShare(const Offer& offer, std::byte* memory, const Shape& shape, Op op
         bytes = 0;
       }
       const uint64_t at = (i * shape.stride * shape.block + done) % (kRegion - (1 << 20));
-      share.pieces.push_back({reinterpret_cast<uint64_t>(memory) + at, offer.address + at, size, 0});
+      share.pieces.push_back(
+          {reinterpret_cast<uint64_t>(memory) + at, offer.address + at, size, 0});
       bytes += size;
       done += size;
     }
@@ -229,7 +258,8 @@ Share MakeShare(const Offer& offer, std::byte* memory, const Shape& shape, Op op
   return share;
 }
 
-void RunShare(transport::Lane& lane, transport::Peer& peer, const Share& share, const Clock& clock) {
+void RunShare(transport::Lane& lane, transport::Peer& peer, const Share& share,
+              const Clock& clock) {
   std::span<const Slice> rest = share.slices;
   size_t done = 0;
   transport::Completion out[64];
@@ -246,6 +276,7 @@ void RunShare(transport::Lane& lane, transport::Peer& peer, const Share& share, 
     }
     done += n;
     if (n > 0) quiet = now;
+    if (n == 0) sched_yield();
     if (now - quiet > std::chrono::microseconds(50)) {
       pollfd waits{lane.event_fd(), POLLIN, 0};
       poll(&waits, 1, MillisUntil(now, lane.wake_by(), 100));
@@ -258,19 +289,22 @@ struct Initiator {
   Node& node;
   const Offer& offer;
   std::byte* memory;
+  const Usage& usage;
+  double cpu = 0;  // per batch, of the last Run
 
   // The median seconds of a batch.
   double Run(size_t transport, const Shape& shape, Op op, size_t lanes, double seconds) {
     transport::Transport& tcp = *node.transports[transport];
-    const transport::PeerOptions options{"owner", offer.id, "127.0.0.1",
-                                         {offer.blob[transport], offer.blob_size[transport]}};
-    auto peer = std::move(tcp.OpenPeer(options, After(node.clock.Now(), std::chrono::seconds(5))))
-                    .value();
+    const transport::PeerOptions options{
+        "owner", offer.id, "127.0.0.1", {offer.blob[transport], offer.blob_size[transport]}};
+    auto peer =
+        std::move(tcp.OpenPeer(options, After(node.clock.Now(), std::chrono::seconds(5)))).value();
     std::vector<double> times;
     std::vector<std::thread> threads;
     bool over = false;
     const Time begin = node.clock.Now();
     Time last = begin;
+    const double used = usage.Get();
     std::barrier sync(static_cast<ptrdiff_t>(lanes), [&]() noexcept {
       const Time now = node.clock.Now();
       times.push_back(Seconds(now - last));
@@ -289,6 +323,7 @@ struct Initiator {
       });
     }
     for (auto& thread : threads) thread.join();
+    cpu = (usage.Get() - used) / static_cast<double>(times.size());
     std::ranges::sort(times);
     return times[times.size() / 2];
   }
@@ -296,28 +331,33 @@ struct Initiator {
 
 void Table(Initiator& initiator, double seconds) {
   constexpr Shape kShapes[] = {
-      {"64 x 4 MiB", 4 << 20, 64, 1},     {"64 x 1 MiB", 1 << 20, 64, 1},
-      {"64 x 256 KiB", 256 << 10, 64, 1}, {"128 x 64 KiB", 64 << 10, 128, 1},
-      {"16 x 64 KiB", 64 << 10, 16, 1},   {"128 x 4 KiB", 4 << 10, 128, 1},
+      {"64 x 4 MiB", 4 << 20, 64, 1},          {"64 x 1 MiB", 1 << 20, 64, 1},
+      {"64 x 256 KiB", 256 << 10, 64, 1},      {"128 x 64 KiB", 64 << 10, 128, 1},
+      {"16 x 64 KiB", 64 << 10, 16, 1},        {"128 x 4 KiB", 4 << 10, 128, 1},
       {"40960 x 4 KiB /2", 4 << 10, 40960, 2}, {"8192 x 256 B", 256, 8192, 2}};
   const Offer& offer = initiator.offer;
-  std::printf("%-18s %6s %6s | %6s %6s | %6s %6s | %6s %6s  GB/s (read, write by 1 and 2 lanes)\n",
-              "shape", "raw1", "raw2", "crc r1", "w1", "r2", "w2", "nocrc r2", "w2");
+  std::printf("GB/s; in brackets: by processor time, and its share of raw2\n");
   for (const Shape& shape : kShapes) {
-    const double raw1 = RawBulk(offer, initiator.memory, 1, seconds);
-    const double raw2 = RawBulk(offer, initiator.memory, 2, seconds);
-    const double bytes = static_cast<double>(shape.block) * static_cast<double>(shape.count);
-    const auto rate = [&](size_t transport, Op op, size_t lanes) {
-      return bytes / initiator.Run(transport, shape, op, lanes, seconds) / 1e9;
+    const Rate raw1 = RawBulk(initiator.usage, offer, initiator.memory, 1, seconds);
+    const Rate raw2 = RawBulk(initiator.usage, offer, initiator.memory, 2, seconds);
+    const double bytes = static_cast<double>(shape.block) * static_cast<double>(shape.count) / 1e9;
+    std::printf("%-16s raw %4.2f %4.2f cpu %4.2f %4.2f |", shape.name, raw1.gbps, raw2.gbps,
+                raw1.cpu_gbps, raw2.cpu_gbps);
+    const auto cell = [&](size_t transport, Op op, size_t lanes) {
+      const double t = initiator.Run(transport, shape, op, lanes, seconds);
+      std::printf(" %s%zu %4.2f (%4.2f %3.0f%%)", op == Op::kRead ? "r" : "w", lanes, bytes / t,
+                  2 * bytes / initiator.cpu, 200 * bytes / initiator.cpu / raw2.cpu_gbps);
+      std::fflush(stdout);
     };
-    std::printf("%-18s %6.2f %6.2f |", shape.name, raw1, raw2);
-    std::printf(" %6.2f", rate(0, Op::kRead, 1));
-    std::printf(" %6.2f |", rate(0, Op::kWrite, 1));
-    std::printf(" %6.2f", rate(0, Op::kRead, 2));
-    std::printf(" %6.2f |", rate(0, Op::kWrite, 2));
-    std::printf(" %6.2f", rate(1, Op::kRead, 2));
-    std::printf(" %6.2f\n", rate(1, Op::kWrite, 2));
-    std::fflush(stdout);
+    std::printf(" crc");
+    cell(0, Op::kRead, 1);
+    cell(0, Op::kWrite, 1);
+    cell(0, Op::kRead, 2);
+    cell(0, Op::kWrite, 2);
+    std::printf(" | plain");
+    cell(1, Op::kRead, 2);
+    cell(1, Op::kWrite, 2);
+    std::printf("\n");
   }
   constexpr Shape kSmall[] = {{"1 x 64 B", 64, 1, 1}, {"1 x 4 KiB", 4096, 1, 1}};
   for (const Shape& shape : kSmall) {
@@ -326,8 +366,8 @@ void Table(Initiator& initiator, double seconds) {
     for (const size_t transport : {size_t{0}, size_t{1}}) {
       for (const Op op : {Op::kRead, Op::kWrite}) {
         const double t = initiator.Run(transport, shape, op, 1, seconds) * 1e6;
-        std::printf(" %s%s %5.1f us (%.2f)", transport == 0 ? "crc " : "", op == Op::kRead ? "r" : "w",
-                    t, t / ping);
+        std::printf(" %s%s %5.1f us (%.2f)", transport == 0 ? "crc " : "",
+                    op == Op::kRead ? "r" : "w", t, t / ping);
       }
     }
     std::printf("\n");
@@ -350,7 +390,8 @@ int Main(double seconds) {
   {
     std::byte* const memory = Map();
     Node node(memory);
-    Initiator initiator{node, offer, memory};
+    const Usage usage(child);
+    Initiator initiator{node, offer, memory, usage};
     Table(initiator, seconds);
   }
   close(alive_pipe[1]);
