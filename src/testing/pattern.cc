@@ -17,13 +17,19 @@ uint64_t Word(uint64_t seed, uint64_t index) {
   return z ^ (z >> 31);
 }
 
-// Calls visit(offset, word, skip, count) for each run of bytes that lies in one word.
-template <typename Visit>
-void ForWords(uint64_t start, size_t size, uint64_t seed, Visit visit) {
+// Calls visit(offset, word, skip, count) for the runs of bytes that lie in one word, in order, until it
+// returns false; whole(offset, word) for whole words.
+template <typename Whole, typename Visit>
+void ForWords(uint64_t start, size_t size, uint64_t seed, Whole whole, Visit visit) {
   size_t done = 0;
   while (done < size) {
     const uint64_t at = start + done;
     const size_t skip = at % 8;
+    if (skip == 0 && size - done >= 8) {
+      if (!whole(done, Word(seed, at / 8))) return;
+      done += 8;
+      continue;
+    }
     const size_t count = std::min<size_t>(8 - skip, size - done);
     if (!visit(done, Word(seed, at / 8), skip, count)) return;
     done += count;
@@ -38,25 +44,34 @@ uint8_t PatternByte(uint64_t seed, uint64_t offset) {
 
 void FillPattern(void* to, size_t size, uint64_t seed, uint64_t start) {
   auto* out = static_cast<char*>(to);
-  ForWords(start, size, seed, [out](size_t offset, uint64_t word, size_t skip, size_t count) {
-    std::memcpy(out + offset, reinterpret_cast<const char*>(&word) + skip, count);
+  const auto whole = [out](size_t offset, uint64_t word) {
+    std::memcpy(out + offset, &word, sizeof(word));
     return true;
-  });
+  };
+  ForWords(start, size, seed, whole,
+           [out](size_t offset, uint64_t word, size_t skip, size_t count) {
+             std::memcpy(out + offset, reinterpret_cast<const char*>(&word) + skip, count);
+             return true;
+           });
 }
 
 size_t PatternPrefix(const void* bytes, size_t size, uint64_t seed, uint64_t start) {
   const auto* in = static_cast<const char*>(bytes);
   size_t good = 0;
-  ForWords(start, size, seed, [&](size_t offset, uint64_t word, size_t skip, size_t count) {
+  const auto some = [&](size_t offset, uint64_t word, size_t skip, size_t count) {
     const char* want = reinterpret_cast<const char*>(&word) + skip;
-    if (std::memcmp(in + offset, want, count) == 0) {
-      good = offset + count;
-      return true;
-    }
-    good =
-        offset + static_cast<size_t>(std::mismatch(want, want + count, in + offset).first - want);
-    return false;
-  });
+    const auto* wrong = std::mismatch(want, want + count, in + offset).first;
+    good = offset + static_cast<size_t>(wrong - want);
+    return wrong == want + count;
+  };
+  const auto whole = [&](size_t offset, uint64_t word) {
+    uint64_t got = 0;
+    std::memcpy(&got, in + offset, sizeof(got));
+    if (got != word) return some(offset, word, 0, 8);
+    good = offset + 8;
+    return true;
+  };
+  ForWords(start, size, seed, whole, some);
   return good;
 }
 

@@ -64,7 +64,7 @@ struct Params {
   std::function<uint16_t(const std::string& address)> port = {};
   // A world of its own for each test; empty: real time.
   std::function<std::unique_ptr<Ground>()> ground = {};
-  uint64_t bulk_bytes = 32u << 20;  // what "a large transfer" is; at least 4 MiB
+  uint64_t bulk_bytes = 16u << 20;  // what "a large transfer" is; at least 4 MiB
 };
 
 // What the macro calls. Returns true so that a constant can be initialised with it.

@@ -242,11 +242,13 @@ void UnmappedLocalMemoryIsAnError(World& world) { UnmapOneSide(world, false); }
 
 void RefusalsAreCounted(World& world) {
   Fenced pair(world);
-  Request bad = pair.Good(Op::kRead);
-  bad.keys[0].access_key ^= 1;
-  pair.flight.Add(std::move(bad));
+  for (const Op op : kOps) {
+    Request bad = pair.Good(op);
+    bad.keys[0].access_key ^= 1;
+    pair.flight.Add(std::move(bad));
+  }
   ASSERT_TRUE(pair.flight.Finish());
-  // One-sided transports find it out at the initiator.
+  // A one-sided transport finds it out at the initiator.
   EXPECT_GE(pair.there.transport().Metrics().requests_refused +
                 pair.here.transport().Metrics().requests_refused,
             1u);
