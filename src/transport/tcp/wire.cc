@@ -116,7 +116,8 @@ Result<Address> DecodeAddress(std::string_view blob) {
   out.id.node = in.Get<uint64_t>();
   out.id.incarnation = in.Get<uint64_t>();
   // Later versions of the format may say more behind this.
-  if (!in.ok()) return Status(Code::kCorrupt, "address of the tcp transport is cut short");
+  const bool whole = version_max > kVersionMax ? in.ok() : in.Done();
+  if (!whole) return Status(Code::kCorrupt, "address of the tcp transport has a wrong size");
   if (out.port == 0) return Status(Code::kCorrupt, "address of the tcp transport has port 0");
   return out;
 }

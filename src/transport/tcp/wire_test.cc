@@ -198,7 +198,9 @@ TEST(Wire, HelloOfOtherVersionsTellsThem) {
 
 TEST(Wire, AddressComesBackAndLaterVersionsMayAddToIt) {
   const std::string blob = EncodeAddress({4711, {1, 2}});
-  for (const std::string& text : {blob, blob + "more"}) {
+  std::string newer = blob + "more";
+  newer[6] = 2;
+  for (const std::string& text : {blob, newer}) {
     auto out = DecodeAddress(text);
     ASSERT_TRUE(out.ok());
     EXPECT_EQ(out->port, 4711);
@@ -207,6 +209,7 @@ TEST(Wire, AddressComesBackAndLaterVersionsMayAddToIt) {
   for (size_t size = 0; size < blob.size(); ++size) {
     EXPECT_EQ(DecodeAddress(blob.substr(0, size)).code(), Code::kCorrupt) << size;
   }
+  EXPECT_EQ(DecodeAddress(blob + "more").code(), Code::kCorrupt);
   std::string later = blob;
   later[4] = 2;
   later[6] = 3;
