@@ -15,7 +15,8 @@ uint32_t Crc32c(uint32_t crc, const void* data, size_t size);
 // The table implementation, the reference of the tests.
 uint32_t Crc32cPortable(uint32_t crc, const void* data, size_t size);
 
-// "vpclmulqdq", "sse4.2" or "table": what Crc32c uses here.
+// "vpclmulqdq" (512 bits), "vpclmulqdq-256", "sse4.2", "sse4.2-serial" or "table": what Crc32c uses
+// here.
 const char* Crc32cImplementation();
 
 }  // namespace moonpool

@@ -52,8 +52,7 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
   // Requires: code is not kOk.
-  Status(Code code, std::string message,
-         SourceLocation where = SourceLocation::Current());
+  Status(Code code, std::string message, SourceLocation where = SourceLocation::Current());
 
   static Status Ok() { return Status(); }
 

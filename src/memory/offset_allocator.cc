@@ -1,8 +1,13 @@
 #include "memory/offset_allocator.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/str.h"
 
@@ -11,6 +16,8 @@ namespace {
 
 // How many gaps of the size's own bin are tried when no larger bin has one.
 constexpr int kTries = 16;
+// An index of this size may grow to fill some large pages.
+constexpr size_t kHugeFrom = 8 << 20;
 
 Status Bad(const char* field, uint64_t value, const char* allowed) {
   return Status(Code::kInvalidArgument, Str(field, ": ", value, ", must be ", allowed));
@@ -21,6 +28,15 @@ uint64_t RoundUp(uint64_t value, uint64_t power_of_two) {
 }
 
 }  // namespace
+
+struct OffsetAllocator::Parts {
+  uint64_t granularity;
+  uint32_t granules;
+  uint32_t extents_max;
+  std::unique_ptr<Node[], Unmap> nodes;
+};
+
+void OffsetAllocator::Unmap::operator()(void* nodes) const { munmap(nodes, size); }
 
 Result<std::unique_ptr<OffsetAllocator>> OffsetAllocator::Create(
     const OffsetAllocatorOptions& options) {
@@ -36,16 +52,26 @@ Result<std::unique_ptr<OffsetAllocator>> OffsetAllocator::Create(
   if (options.extents_max == 0 || options.extents_max > (1u << 30)) {
     return Bad("extents_max", options.extents_max, "1 .. 2^30");
   }
-  return std::make_unique<OffsetAllocator>(Checked{options});
+  const auto granules = static_cast<uint32_t>(options.capacity / options.granularity);
+  const uint32_t extents_max = std::min(options.extents_max, granules);
+  // Pages are taken when they are first used; large ones, because extents are visited in no order.
+  const size_t size = (2 * size_t{extents_max} + 1) * sizeof(Node);
+  void* nodes = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (nodes == MAP_FAILED) {
+    return Status(Code::kExhausted, Str("index of ", size, " bytes: ", std::strerror(errno)));
+  }
+  if (size >= kHugeFrom) madvise(nodes, size, MADV_HUGEPAGE);
+  return std::make_unique<OffsetAllocator>(
+      Parts{options.granularity, granules, extents_max, {static_cast<Node*>(nodes), {size}}});
 }
 
-OffsetAllocator::OffsetAllocator(const Checked& checked)
-    : granularity_(checked.options.granularity),
-      shift_(std::countr_zero(checked.options.granularity)),
-      granules_(static_cast<uint32_t>(checked.options.capacity / checked.options.granularity)),
-      extents_max_(std::min(checked.options.extents_max, granules_)),
-      // Not initialized, so that pages are taken when they are first used.
-      nodes_(std::make_unique_for_overwrite<Node[]>(2 * size_t{extents_max_} + 1)) {
+OffsetAllocator::OffsetAllocator(Parts parts)
+    : granularity_(parts.granularity),
+      shift_(std::countr_zero(parts.granularity)),
+      granules_(parts.granules),
+      extents_max_(parts.extents_max),
+      nodes_(std::move(parts.nodes)) {
   heads_.fill(kNone);
   const uint32_t whole = TakeNode();
   Node& node = nodes_[whole];
@@ -53,6 +79,8 @@ OffsetAllocator::OffsetAllocator(const Checked& checked)
   node.size = granules_;
   node.previous = kNone;
   node.next = kNone;
+  node.previous_free = false;
+  node.next_free = false;
   InsertGap(whole);
 }
 
@@ -108,6 +136,8 @@ void OffsetAllocator::InsertGap(uint32_t index) {
   const uint32_t bin = BinOf(node.size);
   const uint32_t head = heads_[bin];
   node.used = false;
+  if (node.previous != kNone) nodes_[node.previous].next_free = true;
+  if (node.next != kNone) nodes_[node.next].previous_free = true;
   node.bin_previous = kNone;
   node.bin_next = head;
   if (head != kNone) nodes_[head].bin_previous = index;
@@ -119,6 +149,8 @@ void OffsetAllocator::InsertGap(uint32_t index) {
 
 void OffsetAllocator::RemoveGap(uint32_t index) {
   const Node& node = nodes_[index];
+  if (node.previous != kNone) nodes_[node.previous].next_free = false;
+  if (node.next != kNone) nodes_[node.next].previous_free = false;
   if (node.bin_next != kNone) nodes_[node.bin_next].bin_previous = node.bin_previous;
   if (node.bin_previous != kNone) {
     nodes_[node.bin_previous].bin_next = node.bin_next;
@@ -160,6 +192,8 @@ void OffsetAllocator::SplitAfter(uint32_t index, uint32_t size) {
   gap.size = node.size - size;
   gap.previous = index;
   gap.next = node.next;
+  gap.previous_free = false;
+  gap.next_free = false;
   if (node.next != kNone) nodes_[node.next].previous = rest;
   node.next = rest;
   node.size = size;
@@ -206,6 +240,7 @@ void OffsetAllocator::Absorb(uint32_t index, uint32_t next) {
   const Node& gone = nodes_[next];
   node.size += gone.size;
   node.next = gone.next;
+  node.next_free = gone.next_free;
   if (gone.next != kNone) nodes_[gone.next].previous = index;
   ReturnNode(next);
 }
@@ -214,19 +249,17 @@ Code OffsetAllocator::Free(ExtentHandle handle) {
   if (handle.index >= nodes_touched_) return Code::kStale;
   Node& node = nodes_[handle.index];
   if (!node.used || node.generation != handle.generation) return Code::kStale;
-  // Both neighbours are needed, and both are far away: let them come together.
-  if (node.next != kNone) __builtin_prefetch(&nodes_[node.next]);
   allocated_ -= node.size;
   --extents_;
   uint32_t index = handle.index;
-  const uint32_t previous = node.previous;
-  if (previous != kNone && !nodes_[previous].used) {
+  if (node.previous_free) {
+    const uint32_t previous = node.previous;
     RemoveGap(previous);
     Absorb(previous, index);
     index = previous;
   }
-  const uint32_t next = nodes_[index].next;
-  if (next != kNone && !nodes_[next].used) {
+  if (nodes_[index].next_free) {
+    const uint32_t next = nodes_[index].next;
     RemoveGap(next);
     Absorb(index, next);
   }
@@ -269,6 +302,10 @@ void OffsetAllocator::CheckInvariants() const {
     MOONPOOL_CHECK(node.previous == previous);
     const bool two_gaps = previous != kNone && !node.used && !nodes_[previous].used;
     MOONPOOL_CHECK(!two_gaps);
+    const bool previous_free = previous != kNone && !nodes_[previous].used;
+    const bool next_free = node.next != kNone && !nodes_[node.next].used;
+    MOONPOOL_CHECK(node.previous_free == previous_free);
+    MOONPOOL_CHECK(node.next_free == next_free);
     offset += node.size;
     allocated += node.used ? node.size : 0;
     ++(node.used ? extents : gaps);

@@ -76,10 +76,15 @@ class OffsetAllocator {
   // Ends the process unless the invariants hold (tests). Linear in the number of extents.
   // 1. Walking by `next` from the first node covers [0, capacity) without gap or overlap.
   // 2. No two neighbours are both free.
-  // 3. A free node hangs in the bin of its size and nowhere else; a bit is set for each such bin.
+  // 3. A node's previous_free and next_free say what its neighbours are.
+  // 4. A free node hangs in the bin of its size and nowhere else; a bit is set for each such bin.
   void CheckInvariants() const;
 
  private:
+  struct Unmap {
+    size_t size = 0;
+    void operator()(void* nodes) const;
+  };
   static constexpr uint32_t kNone = 0xffffffff;
   static constexpr int kSubBits = 5;
   static constexpr uint32_t kSubBins = 1 << kSubBits;
@@ -95,15 +100,17 @@ class OffsetAllocator {
     uint32_t bin_previous;  // neighbours in the bin, while free; the next unused node
     uint32_t bin_next;
     uint32_t generation;  // grows with each allocation
+    // What the neighbours are stands here too, so that they need not be read, only written: a read
+    // that misses the caches is waited for, a write is not.
     bool used;
+    bool previous_free;
+    bool next_free;
   };
 
  public:
-  // Only Create knows that the options are good.
-  struct Checked {
-    OffsetAllocatorOptions options;
-  };
-  explicit OffsetAllocator(const Checked& checked);
+  // Only Create can make one: the options are good, the nodes are there.
+  struct Parts;
+  explicit OffsetAllocator(Parts parts);
 
  private:
   static uint32_t BinOf(uint32_t size);        // that holds `size`
@@ -122,7 +129,7 @@ class OffsetAllocator {
   const int shift_;
   const uint32_t granules_;
   const uint32_t extents_max_;
-  std::unique_ptr<Node[]> nodes_;  // 2 * extents_max_ + 1; touched in order
+  std::unique_ptr<Node[], Unmap> nodes_;  // 2 * extents_max_ + 1; touched in order
   uint32_t nodes_touched_ = 0;
   uint32_t unused_ = kNone;  // nodes returned, linked by bin_next
   uint32_t extents_ = 0;
