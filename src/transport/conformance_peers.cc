@@ -303,6 +303,7 @@ void ConnectionsOverTheBoundAreClosed(World& world) {
   NEEDS_DIAL(world);
   world.options().connections_max = 16;
   Pair pair(world, {});
+  ASSERT_EQ(pair.flight.Run(*pair.peer, pair.Whole(Op::kRead)), Code::kOk);  // connected before
   std::vector<UniqueFd> held;
   for (int i = 0; i < 64; ++i)
     held.push_back(world.params().dial(pair.there.transport().Address()));
