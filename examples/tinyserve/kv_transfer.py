@@ -140,7 +140,7 @@ class _Waiter:
                 batch.cancel()
             try:
                 batch.wait()
-                self.transports.add(str(batch.transport))
+                self.transports.update(batch.transport.split("+"))  # As in "local+tcp".
             except self._errors as error:
                 self.error = self.error or error
             ended = time.monotonic()
@@ -179,7 +179,7 @@ class KvSender:
         self._last_ready = False
         try:
             self._check()
-            self._segment = engine.open(destination.address)
+            self._segment = engine.open(destination.address, timeout=timeout_seconds)
         except (errors, ValueError) as error:
             self._error = error
 

@@ -101,7 +101,7 @@ class FakeEngineForTests:
         )
         assert inside, "write outside of the region"
 
-    def open(self, address: str) -> FakeEngineForTests:
+    def open(self, address: str, timeout: float) -> FakeEngineForTests:
         if address not in self.network.engines:
             raise FakeError("no such peer", code="unavailable", peer=address, phase="connect")
         return self.network.engines[address]
