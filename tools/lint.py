@@ -101,7 +101,7 @@ class Tree:
         folder = os.path.dirname(file)
         for other, flags in self.commands.items():
             if os.path.dirname(other) == folder:
-                return flags
+                return [*flags, *COMMON_FLAGS[1:]]
         return COMMON_FLAGS
 
     @cached_property
