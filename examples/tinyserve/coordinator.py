@@ -251,10 +251,10 @@ class Coordinator:
             self._finish(request, State.DONE)
 
     def _on_send_failed(self, request: Request, error: Message) -> None:
-        where = ", ".join(
-            f"{key} {error[key]}" for key in ("code", "peer", "transport", "phase") if key in error
-        )
-        reason = f"transfer to {self._name(request)} failed: {error['message']} ({where})"
+        message = error["message"]  # Moonpool's own messages name all of these.
+        details = [error[key] for key in ("code", "peer", "transport", "phase") if key in error]
+        missing = [detail for detail in details if detail not in message]
+        reason = f"transfer to {self._name(request)} failed: {', '.join([message, *missing])}"
         if request.decode is not None:  # It lives: the transfer has ended, so its pages are free.
             self._fleet.send(request.decode, {"op": "release", "request": request.reservation})
         self._move(request, reason)
