@@ -1,0 +1,193 @@
+#include "floors.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "base/check.h"
+#include "base/fd.h"
+#include "base/thread.h"
+
+namespace moonpool::bench {
+namespace {
+
+constexpr size_t kBuffer = 4 << 20;
+
+double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+std::vector<char> Pages(size_t size) { return std::vector<char>(size, 1); }
+
+void Tune(int fd) {
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+void Sink(int fd) {
+  std::vector<char> buffer = Pages(kBuffer);
+  while (::recv(fd, buffer.data(), buffer.size(), 0) > 0) continue;
+}
+
+// Receives `size` bytes with a busy wait of up to `spin`, then poll.
+bool Receive(int fd, char* to, size_t size, Duration spin) {
+  size_t done = 0;
+  Time since = BootClock::now();
+  while (done < size) {
+    const ssize_t n = ::recv(fd, to + done, size - done, MSG_DONTWAIT);
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+      continue;
+    }
+    if (n == 0 || (errno != EAGAIN && errno != EINTR)) return false;
+    if (BootClock::now() - since < spin) {
+      __builtin_ia32_pause();
+      continue;
+    }
+    pollfd p{fd, POLLIN, 0};
+    ::poll(&p, 1, -1);
+    since = BootClock::now();
+  }
+  return true;
+}
+
+void Echo(int fd) {
+  uint32_t header[2];
+  if (::recv(fd, header, sizeof(header), MSG_WAITALL) != sizeof(header)) return;
+  std::vector<char> buffer = Pages(header[0]);
+  const Duration spin = std::chrono::microseconds(header[1]);
+  while (Receive(fd, buffer.data(), buffer.size(), spin)) {
+    if (::send(fd, buffer.data(), 1, MSG_NOSIGNAL) != 1) return;
+  }
+}
+
+UniqueFd Dial(uint16_t port, char kind) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  MOONPOOL_CHECK(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0);
+  Tune(fd.get());
+  MOONPOOL_CHECK(::send(fd.get(), &kind, 1, MSG_NOSIGNAL) == 1);
+  return fd;
+}
+
+}  // namespace
+
+uint16_t ServeFloors() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(at);
+  MOONPOOL_CHECK(::bind(listener, reinterpret_cast<sockaddr*>(&at), size) == 0);
+  MOONPOOL_CHECK(::listen(listener, 64) == 0);
+  MOONPOOL_CHECK(::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  // Lives as long as the process: never joined, so it is kept in a heap cell that is not freed.
+  static Thread* const acceptor = std::make_unique<Thread>("bench-accept", [listener](const std::stop_token&) {
+    std::vector<Thread> serving;
+    for (;;) {
+      const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      if (fd < 0) continue;
+      serving.emplace_back("bench-floor", [fd](const std::stop_token&) {
+        const UniqueFd owned(fd);
+        Tune(fd);
+        char kind = 0;
+        if (::recv(fd, &kind, 1, MSG_WAITALL) != 1) return;
+        kind == 'S' ? Sink(fd) : Echo(fd);
+      });
+    }
+  }).release();
+  (void)acceptor;
+  return ntohs(at.sin_port);
+}
+
+double RawStreams(uint16_t port, int streams, size_t chunk, Duration time) {
+  std::atomic<uint64_t> total{0};
+  const Time start = BootClock::now();
+  {
+    std::vector<Thread> threads;
+    for (int i = 0; i < streams; ++i) {
+      threads.emplace_back("bench-send", [&, until = start + time](const std::stop_token&) {
+        const UniqueFd fd = Dial(port, 'S');
+        const std::vector<char> buffer = Pages(std::max(chunk, kBuffer));
+        uint64_t sent = 0;
+        while (BootClock::now() < until) {
+          const ssize_t n = ::send(fd.get(), buffer.data(), chunk, MSG_NOSIGNAL);
+          if (n <= 0) return;
+          sent += static_cast<uint64_t>(n);
+        }
+        total += sent;
+      });
+    }
+    for (Thread& thread : threads) thread.Join();
+  }
+  return static_cast<double>(total) / Seconds(BootClock::now() - start);
+}
+
+std::vector<double> RawPingPong(uint16_t port, size_t size, Duration spin, Duration time) {
+  const UniqueFd fd = Dial(port, 'E');
+  const uint32_t header[2] = {static_cast<uint32_t>(size),
+                              static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(spin).count())};
+  MOONPOOL_CHECK(::send(fd.get(), header, sizeof(header), MSG_NOSIGNAL) == sizeof(header));
+  std::vector<char> buffer = Pages(size);
+  std::vector<double> trips;
+  const Time until = BootClock::now() + time;
+  for (Time before = BootClock::now(); before < until;) {
+    MOONPOOL_CHECK(::send(fd.get(), buffer.data(), size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
+    char answer = 0;
+    MOONPOOL_CHECK(Receive(fd.get(), &answer, 1, spin));
+    const Time now = BootClock::now();
+    trips.push_back(Seconds(now - before));
+    before = now;
+  }
+  return trips;
+}
+
+double Memcpy(size_t block, size_t span, Duration time) {
+  const std::vector<char> from = Pages(span);
+  std::vector<char> to = Pages(span);
+  uint64_t bytes = 0;
+  const Time start = BootClock::now();
+  Time now = start;
+  while (now < start + time) {
+    for (size_t at = 0; at + block <= span; at += block) std::memcpy(to.data() + at, from.data() + at, block);
+    bytes += span / block * block;
+    now = BootClock::now();
+  }
+  return static_cast<double>(bytes) / Seconds(now - start);
+}
+
+double ProcessRead(const PeerMemory& from, size_t block, size_t count, Duration time) {
+  std::vector<char> to = Pages(from.size);
+  const size_t step = count > 1 ? 2 * block : block;
+  uint64_t bytes = 0;
+  const Time start = BootClock::now();
+  Time now = start;
+  while (now < start + time) {
+    for (size_t at = 0; at + block <= from.size;) {
+      iovec local[512];
+      iovec remote[512];
+      size_t n = 0;
+      for (; n < std::min<size_t>(count, 512) && at + block <= from.size; ++n, at += step) {
+        local[n] = {to.data() + at, block};
+        remote[n] = {reinterpret_cast<void*>(from.address + at), block};
+      }
+      const ssize_t got = ::process_vm_readv(from.pid, local, n, remote, n, 0);
+      if (got <= 0) return 0;
+      bytes += static_cast<uint64_t>(got);
+      now = BootClock::now();
+      if (now >= start + time) break;
+    }
+  }
+  return static_cast<double>(bytes) / Seconds(now - start);
+}
+
+}  // namespace moonpool::bench
