@@ -235,7 +235,7 @@ void Link::StartConnect(Time now) {
     ConnectFailed(failure, Phase::kConnect, false, now);
     return;
   }
-  TuneSocket(fd_.get());
+  TuneSocket(lane_.shared, fd_.get());
   const int result = connect(fd_.get(), to.data(), to.size());
   if (result != 0 && errno != EINPROGRESS) {
     const int error = errno;

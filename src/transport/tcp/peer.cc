@@ -99,7 +99,7 @@ Status OpenAndCheck(Shared& shared, PeerState& peer, Time deadline) {
   if (!connected.ok()) return InPhase(peer, Phase::kConnect, connected.status());
   OpenConnection connection;
   connection.fd = std::move(connected).value();
-  TuneSocket(connection.fd.get());
+  TuneSocket(shared, connection.fd.get());
 
   Hello hello;
   hello.owner = peer.id;

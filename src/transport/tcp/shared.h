@@ -36,19 +36,25 @@ struct Counters {
   }
 };
 
+// The socket buffers to ask for, in bytes; 0: leave them to the kernel. Large ones let a sender and
+// a receiver that share a processor take longer turns; but to ask for what the kernel's bounds
+// (net.core.*mem_max) do not allow gives less than the kernel's own choice.
+int SocketBufferBytes();
+
 struct Shared {
   Shared(const transport::Environment& env_in, const transport::TransportOptions& options_in)
-      : env(env_in), options(options_in), boot(ReadBootId()) {}
+      : env(env_in), options(options_in), boot(ReadBootId()), buffer_bytes(SocketBufferBytes()) {}
 
   const transport::Environment env;
   const transport::TransportOptions options;
   const BootId boot;
+  const int buffer_bytes;
   Counters counters;
   std::atomic<bool> closed{false};        // set by Close (release), read by lanes (acquire)
   std::atomic<uint64_t> peers_closed{0};  // grows when a Peer is destroyed; lanes then look again
 };
 
 // Socket options of every connection, on both sides.
-void TuneSocket(int fd);
+void TuneSocket(const Shared& shared, int fd);
 
 }  // namespace moonpool::tcp

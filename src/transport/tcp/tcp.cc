@@ -1,5 +1,6 @@
 #include "transport/tcp/tcp.h"
 
+#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -97,8 +98,19 @@ class TcpTransport final : public transport::Transport {
 
 }  // namespace
 
-void TuneSocket(int fd) {
+int SocketBufferBytes() {
+  constexpr int kWanted = 4 << 20;
+  for (const char* bound : {"/proc/sys/net/core/wmem_max", "/proc/sys/net/core/rmem_max"}) {
+    int bytes = 0;
+    std::ifstream(bound) >> bytes;
+    if (bytes < kWanted) return 0;
+  }
+  return kWanted;
+}
+
+void TuneSocket(const Shared& shared, int fd) {
   net::SetNoDelay(fd);
+  if (shared.buffer_bytes > 0) net::SetBuffers(fd, shared.buffer_bytes);
   net::SetDeadPeerTimeout(fd, std::chrono::seconds(30));
 }
 

@@ -1,5 +1,5 @@
 // tcp_bench: the tcp transport between two processes next to its floor, two tuned raw sockets, in
-// one run, alternately; medians.   tcp_bench [seconds per cell]
+// one run, alternately; medians.   tcp_bench [seconds per cell] [spin in us]
 
 #include <fcntl.h>
 #include <poll.h>
@@ -35,6 +35,7 @@ using transport::Op;
 using transport::Piece;
 using transport::Slice;
 
+constexpr int kRawBuffer = 4 << 20;  // measured best
 constexpr size_t kRegion = 400u << 20;
 
 // What the owner tells the initiator.
@@ -48,13 +49,13 @@ struct Offer {
 };
 
 struct Node {
-  explicit Node(std::byte* memory) {
-    MOONPOOL_CHECK(memory != nullptr);
+  explicit Node(Duration spin) {
     id = {SecureUint64(), SecureUint64()};
     for (const bool checksum : {true, false}) {
       transport::TransportOptions options;
       options.bind_host = "127.0.0.1";
       options.checksum = checksum;
+      options.spin_max = spin;
       const transport::Environment env{clock, log, regions, arenas, id};
       transports.push_back(std::move(MakeFactory().create(env, options)).value());
     }
@@ -103,6 +104,7 @@ struct Rate {
 // First byte: 'b' bulk (receive for ever), 'p' ping-pong of 64 bytes, spinning.
 void RawServe(int fd, std::byte* memory) {
   net::SetNoDelay(fd);
+  net::SetBuffers(fd, kRawBuffer);
   char kind = 0;
   if (recv(fd, &kind, 1, 0) != 1) return;
   size_t at = 0;
@@ -121,10 +123,10 @@ void RawServe(int fd, std::byte* memory) {
   }
 }
 
-[[noreturn]] void Owner(int to, int alive) {
+[[noreturn]] void Owner(int to, int alive, Duration spin) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::byte* const memory = Map();
-  Node node(memory);
+  Node node(spin);
   auto info =
       node.regions.Register({.address = reinterpret_cast<uint64_t>(memory), .size = kRegion});
   auto raw = net::Listen("127.0.0.1", 0);
@@ -159,6 +161,7 @@ UniqueFd RawConnect(uint16_t port, char kind) {
   auto fd = net::Connect(clock, std::span(&*to, 1), After(clock.Now(), std::chrono::seconds(5)));
   fcntl(fd->get(), F_SETFL, 0);
   net::SetNoDelay(fd->get());
+  net::SetBuffers(fd->get(), kRawBuffer);
   MOONPOOL_CHECK(send(fd->get(), &kind, 1, 0) == 1);
   return std::move(*fd);
 }
@@ -258,8 +261,8 @@ Share MakeShare(const Offer& offer, std::byte* memory, const Shape& shape, Op op
   return share;
 }
 
-void RunShare(transport::Lane& lane, transport::Peer& peer, const Share& share,
-              const Clock& clock) {
+void RunShare(transport::Lane& lane, transport::Peer& peer, const Share& share, const Clock& clock,
+              Duration spin) {
   std::span<const Slice> rest = share.slices;
   size_t done = 0;
   transport::Completion out[64];
@@ -277,7 +280,7 @@ void RunShare(transport::Lane& lane, transport::Peer& peer, const Share& share,
     done += n;
     if (n > 0) quiet = now;
     if (n == 0) sched_yield();
-    if (now - quiet > std::chrono::microseconds(50)) {
+    if (now - quiet > spin) {
       pollfd waits{lane.event_fd(), POLLIN, 0};
       poll(&waits, 1, MillisUntil(now, lane.wake_by(), 100));
       quiet = clock.Now();
@@ -290,6 +293,7 @@ struct Initiator {
   const Offer& offer;
   std::byte* memory;
   const Usage& usage;
+  const Duration spin;
   double cpu = 0;  // per batch, of the last Run
 
   // The median seconds of a batch.
@@ -317,7 +321,7 @@ struct Initiator {
         Share share = MakeShare(offer, memory, shape, op, i, lanes);
         for (Slice& slice : share.slices) slice.keys = std::span(&share.key, 1);
         while (!over) {
-          RunShare(*lane, *peer, share, node.clock);
+          RunShare(*lane, *peer, share, node.clock, spin);
           sync.arrive_and_wait();
         }
       });
@@ -374,7 +378,7 @@ void Table(Initiator& initiator, double seconds) {
   }
 }
 
-int Main(double seconds) {
+int Main(double seconds, Duration spin) {
   int offer_pipe[2];
   int alive_pipe[2];
   MOONPOOL_CHECK(pipe(offer_pipe) == 0);
@@ -382,16 +386,16 @@ int Main(double seconds) {
   const pid_t child = fork();
   if (child == 0) {
     close(alive_pipe[1]);
-    Owner(offer_pipe[1], alive_pipe[0]);
+    Owner(offer_pipe[1], alive_pipe[0], spin);
   }
   close(alive_pipe[0]);
   Offer offer{};
   MOONPOOL_CHECK(read(offer_pipe[0], &offer, sizeof(offer)) == sizeof(offer));
   {
     std::byte* const memory = Map();
-    Node node(memory);
+    Node node(spin);
     const Usage usage(child);
-    Initiator initiator{node, offer, memory, usage};
+    Initiator initiator{node, offer, memory, usage, spin};
     Table(initiator, seconds);
   }
   close(alive_pipe[1]);
@@ -403,5 +407,7 @@ int Main(double seconds) {
 }  // namespace moonpool::tcp
 
 int main(int argc, char** argv) {
-  return moonpool::tcp::Main(argc > 1 ? std::strtod(argv[1], nullptr) : 0.3);
+  const double seconds = argc > 1 ? std::strtod(argv[1], nullptr) : 0.3;
+  return moonpool::tcp::Main(seconds,
+                             std::chrono::microseconds(argc > 2 ? std::atoi(argv[2]) : 50));
 }
