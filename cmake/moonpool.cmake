@@ -3,7 +3,7 @@
 #
 #   moonpool_module(NAME SOURCES... [LINK LIBS...] [PROTO FILES...])   static library moonpool_<room>, alias moonpool::<room>
 #   moonpool_leaf(KIND NAME SOURCES... [LINK LIBS...])                 one leaf of a contract (transport, registry, device)
-#   moonpool_leaves(KIND FOLDER HEADER_OUT)                            adds each leaf folder, generates the list of its factories
+#   moonpool_leaves(KIND [NESTED])                                     adds each leaf folder, generates the list of its factories
 #   moonpool_test(NAME SOURCES... [LINK LIBS...] [LABEL unit] [TIMEOUT s] [SERIAL])
 #   moonpool_bench(NAME SOURCES... [LINK LIBS...])
 #   moonpool_fuzzer(NAME SOURCE [LINK LIBS...])
@@ -83,8 +83,14 @@ endfunction()
 
 # Every sub-folder with a CMakeLists.txt is a leaf. A leaf that finds its library absent returns() with a message and is
 # not listed. Generates <gen>/<kind>/builtin.h with `inline std::vector<Factory> BuiltinFactories()`; a leaf offers
-# `moonpool::<name>::MakeFactory()` in <kind>/<name>/<name>.h. Target: moonpool::<kind>_builtin.
+# `moonpool::<name>::MakeFactory()` in <kind>/<name>/<name>.h; with NESTED, for leaves named like a room,
+# `moonpool::<kind>::<name>::MakeFactory()`. Target: moonpool::<kind>_builtin.
 function(moonpool_leaves kind)
+  cmake_parse_arguments(ARG "NESTED" "" "" ${ARGN})
+  set(scope "moonpool")
+  if(ARG_NESTED)
+    set(scope "moonpool::${kind}")
+  endif()
   file(GLOB entries RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*/CMakeLists.txt)
   foreach(entry ${entries})
     get_filename_component(dir ${entry} DIRECTORY)
@@ -97,7 +103,7 @@ function(moonpool_leaves kind)
   set(links "")
   foreach(leaf ${leaves})
     string(APPEND text "#include \"${kind}/${leaf}/${leaf}.h\"\n")
-    string(APPEND body "  all.push_back(moonpool::${leaf}::MakeFactory());\n")
+    string(APPEND body "  all.push_back(${scope}::${leaf}::MakeFactory());\n")
     list(APPEND links moonpool::${kind}_${leaf})
   endforeach()
   string(APPEND text "\nnamespace moonpool::${kind} {\ninline std::vector<Factory> BuiltinFactories() {\n  std::vector<Factory> all;\n${body}  return all;\n}\n}  // namespace moonpool::${kind}\n")

@@ -34,9 +34,8 @@ Status CheckRegistration(const Registration& registration) {
   }
   if (registration.lease < kLeaseMin || registration.lease > kLeaseMax) {
     return Status(Code::kInvalidArgument,
-                  Str("registry lease of '", registration.name, "' of ",
-                      Millis(registration.lease), " ms, ", Millis(kLeaseMin), " to ",
-                      Millis(kLeaseMax), " allowed"));
+                  Str("registry lease of '", registration.name, "' of ", Millis(registration.lease),
+                      " ms, ", Millis(kLeaseMin), " to ", Millis(kLeaseMax), " allowed"));
   }
   return Status::Ok();
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 // The RPC wire format: length-prefixed frames over one TCP connection, version negotiation first.
-// docs/formats/rpc.md has the same in a table; frame_test.cc has golden bytes.
+// frame_test.cc has golden bytes.
 //
 // A frame is a header of kHeaderBytes, the method's name, then the payload; integers little-endian:
 //
