@@ -17,6 +17,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -96,6 +97,16 @@ class Node {
     return transport_->OpenPeer(options, After(clock_.Now(), Patience()));
   }
 
+  // The same, for where it must succeed.
+  std::unique_ptr<transport::Peer> MustOpen(const transport::PeerOptions& options) {
+    auto peer = Open(options);
+    if (!peer.ok()) {
+      ADD_FAILURE() << peer.status().ToString();
+      std::abort();
+    }
+    return *std::move(peer);
+  }
+
   // Polls, sleeping as a caller of the lane would, until `wanted` completions came or `timeout`.
   std::vector<Completion> Wait(size_t wanted, Duration timeout = Patience()) {
     std::vector<Completion> done;
@@ -171,7 +182,7 @@ TEST_P(LocalKinds, EveryByteArrivesAndNoOther) {
   constexpr size_t kSize = 300'000;  // more than a step, not a multiple of a page
   const RegionInfo local = here.Memory(here_kind, kSize + 64);
   const RegionInfo remote = there.Memory(there_kind, kSize + 64);
-  auto peer = *here.Open(there.Address());
+  auto peer = here.MustOpen(there.Address());
   const RegionInfo& from = op == Op::kRead ? remote : local;
   const RegionInfo& to = op == Op::kRead ? local : remote;
   FillPattern(Bytes(from), kSize + 64, 1);
@@ -206,7 +217,7 @@ TEST(LocalTransport, ALocalRangeWithoutPagesIsAnErrorNotACrash) {
   Node there;
   const RegionInfo local = here.Memory(Kind::kPlain, 8192);
   const RegionInfo remote = there.Memory(Kind::kArena, 8192);
-  auto peer = *here.Open(there.Address());
+  auto peer = here.MustOpen(there.Address());
   mprotect(Bytes(local) + 4096, 4096, PROT_NONE);
   EXPECT_EQ(RunOne(here, *peer, Whole(Op::kRead, local, remote)), Code::kInvalidArgument);
   EXPECT_EQ(RunOne(here, *peer, Whole(Op::kWrite, local, remote)), Code::kInvalidArgument);
@@ -225,7 +236,7 @@ TEST(LocalTransport, AnArenaThatIsGoneIsUnmappedByItsPeers) {
   Node there;
   const RegionInfo local = here.Memory(Kind::kArena, 8192);
   const RegionInfo remote = there.Memory(Kind::kArena, 8192);
-  auto peer = *here.Open(there.Address());
+  auto peer = here.MustOpen(there.Address());
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kRead, local, remote)), Code::kOk);
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kWrite, local, remote)), Code::kOk);
   ASSERT_TRUE(Mapped("moonpool-arena"));
@@ -253,7 +264,7 @@ TEST(LocalTransport, ManySmallPiecesOfManyRegionsInOneSlice) {
     keys.push_back(remotes.back().key);
     pieces.push_back({local.address + i * 100, remotes.back().address + i, 99, i});
   }
-  auto peer = *here.Open(there.Address());
+  auto peer = here.MustOpen(there.Address());
   FillPattern(Bytes(local), local.size, 5);
   const Slice write{1, Op::kWrite, kNever, pieces, keys, kCount * 99};
   ASSERT_EQ(here.lane().Post(*peer, {&write, 1}), 1u);
@@ -275,7 +286,7 @@ TEST(LocalTransport, OneBadPieceLeavesAllMemoryUntouched) {
   Node there;
   const RegionInfo local = here.Memory(Kind::kPlain, 8192);
   const RegionInfo remote = there.Memory(Kind::kPlain, 8192);
-  auto peer = *here.Open(there.Address());
+  auto peer = here.MustOpen(there.Address());
   FillPattern(Bytes(local), 8192, 1);
   const std::array<Piece, 2> pieces{Piece{local.address, remote.address, 4096, 0},
                                     Piece{local.address, remote.address + 8000, 193, 0}};
@@ -461,7 +472,7 @@ TEST(LocalTransport, GarbageClosesItsConnectionAndNothingElse) {
   Node there;
   const RegionInfo local = here.Memory(Kind::kPlain, 4096);
   const RegionInfo remote = there.Memory(Kind::kPlain, 4096);
-  auto peer = *here.Open(there.Address());
+  auto peer = here.MustOpen(there.Address());
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kWrite, local, remote)), Code::kOk);
   const std::string long_packet(kMessageMax + 1, 'x');
   Random random(1);
@@ -530,6 +541,19 @@ TEST(LocalTransport, ConnectionsBeyondTheBoundAreRefused) {
   EXPECT_EQ(three.Hear(), "");
 }
 
+TEST(LocalTransport, ConnectionsThatNeverGreetKeepNobodyOut) {
+  transport::TransportOptions options;
+  options.connections_max = 4;
+  options.serving_threads = 1;
+  Node there(options);
+  std::vector<std::unique_ptr<Raw>> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(std::make_unique<Raw>(there));
+  const Raw late(there);
+  late.Greet(there);
+  EXPECT_LE(there.transport().Metrics().connections_open, 5u);
+  EXPECT_EQ(silent.front()->Hear(), "");
+}
+
 TEST(LocalTransport, AFloodedOwnerClosesThePeerThatDoesNotListen) {
   Node there;
   const RegionInfo remote = there.Memory(Kind::kPlain, 4096);
@@ -581,7 +605,7 @@ void ServeUntilEnd(Channel& channel) {
   }
 }
 
-MOONPOOL_CHILD(LocalOwner, channel) { ServeUntilEnd(channel); }
+MOONPOOL_CHILD(ServingOwner, channel) { ServeUntilEnd(channel); }
 
 // Refuses `number` with EPERM for this process from now on.
 void Forbid(long number) {
@@ -595,14 +619,15 @@ void Forbid(long number) {
   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-MOONPOOL_CHILD(LocalOwnerWithoutCma, channel) {
+MOONPOOL_CHILD(OwnerWithoutCma, channel) {
   Forbid(SYS_process_vm_readv);
   ServeUntilEnd(channel);
 }
 
 struct Owner {
-  explicit Owner(std::string_view body = "LocalOwner") : child(body) {
+  explicit Owner(std::string_view body = "ServingOwner") : child(body) {
     const auto message = child.channel().Receive(Patience());
+    EXPECT_TRUE(message.has_value()) << "the child did not introduce itself";
     if (!message || message->text.size() != sizeof(about)) return;
     std::memcpy(&about, message->text.data(), sizeof(about));
   }
@@ -650,7 +675,7 @@ TEST_P(LocalProcesses, BytesCrossBothWays) {
   Owner owner;
   Node here;
   const RegionInfo local = here.Memory(GetParam(), kChildBytes);
-  auto peer = *here.Open(owner.Address());
+  auto peer = here.MustOpen(owner.Address());
   const RegionInfo remote = GetParam() == Kind::kArena ? owner.about.arena : owner.about.plain;
   FillPattern(Bytes(local), kChildBytes, 9);
   const Bulk write(Op::kWrite, local, remote, kNever);
@@ -668,7 +693,7 @@ TEST_P(LocalProcesses, WritesToAFrozenOwnerTimeOutAndNeverArriveLater) {
   Owner owner;
   Node here;
   const RegionInfo local = here.Memory(GetParam(), kChildBytes);
-  auto peer = *here.Open(owner.Address());
+  auto peer = here.MustOpen(owner.Address());
   const RegionInfo remote = GetParam() == Kind::kArena ? owner.about.arena : owner.about.plain;
   ASSERT_EQ(owner.Ask(Which('f')), "good");
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kRead, local, Remote(owner))), Code::kOk);  // connected
@@ -691,7 +716,7 @@ TEST_P(LocalProcesses, AKilledOwnerFailsEverySliceAtOnce) {
   Owner owner;
   Node here;
   const RegionInfo local = here.Memory(GetParam(), kChildBytes);
-  auto peer = *here.Open(owner.Address());
+  auto peer = here.MustOpen(owner.Address());
   const RegionInfo remote = GetParam() == Kind::kArena ? owner.about.arena : owner.about.plain;
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kWrite, local, Remote(owner))), Code::kOk);
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kRead, local, Remote(owner))), Code::kOk);
@@ -712,7 +737,7 @@ TEST_P(LocalProcesses, ReadsOfAFrozenOwnerStillWork) {
   Owner owner;
   Node here;
   const RegionInfo local = here.Memory(GetParam(), kChildBytes);
-  auto peer = *here.Open(owner.Address());
+  auto peer = here.MustOpen(owner.Address());
   ASSERT_EQ(owner.Ask(Which('f')), "good");
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kRead, local, Remote(owner))), Code::kOk);
   std::memset(Bytes(local), 0, kChildBytes);
@@ -725,7 +750,7 @@ TEST_P(LocalProcesses, DetachWhileTheOwnerIsFrozenWaitsForCertainty) {
   Owner owner;
   Node here;
   const RegionInfo local = here.Memory(GetParam(), kChildBytes);
-  auto peer = *here.Open(owner.Address());
+  auto peer = here.MustOpen(owner.Address());
   const RegionInfo remote = GetParam() == Kind::kArena ? owner.about.arena : owner.about.plain;
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kWrite, local, Remote(owner))), Code::kOk);
   owner.child.Freeze();
@@ -742,7 +767,7 @@ TEST_P(LocalProcesses, DetachWhileTheOwnerIsFrozenWaitsForCertainty) {
 }
 
 TEST(LocalTransport, WithoutCmaAtTheOwnerArenasStillMoveAndTheRestIsUnsupported) {
-  Owner owner("LocalOwnerWithoutCma");
+  Owner owner("OwnerWithoutCma");
   Node here;
   const RegionInfo arena = here.Memory(Kind::kArena, 1 << 20);
   const RegionInfo plain = here.Memory(Kind::kPlain, 1 << 20);
@@ -757,7 +782,7 @@ TEST(LocalTransport, WithoutCmaAtTheOwnerArenasStillMoveAndTheRestIsUnsupported)
 }
 
 // The reader without CMA: a child that reports what it could do with an owner of its own.
-MOONPOOL_CHILD(LocalReaderWithoutCma, channel) {
+MOONPOOL_CHILD(ReaderWithoutCma, channel) {
   Forbid(SYS_process_vm_readv);
   const auto message = channel.Receive();
   if (!message) return;
@@ -787,7 +812,7 @@ std::string ReadWithoutCma(bool with_arena) {
   const std::string address = owner.transport().Address();
   std::memcpy(about.address.data(), address.data(), address.size());
   about.address_size = address.size();
-  ChildProcess child("LocalReaderWithoutCma");
+  ChildProcess child("ReaderWithoutCma");
   child.channel().Send({reinterpret_cast<const char*>(&about), sizeof(about)});
   const auto message = child.channel().Receive(Patience());
   return message ? message->text : "gone";
@@ -804,7 +829,7 @@ TEST(LocalTransport, WithoutCmaAndWithoutArenasThePeerIsUnsupportedAndTheErrorNa
 }
 
 // A writer that is killed in mid-transfer, over and over, must not harm its owner.
-MOONPOOL_CHILD(LocalWriter, channel) {
+MOONPOOL_CHILD(RestlessWriter, channel) {
   const auto message = channel.Receive();
   if (!message) return;
   Introduction about;
@@ -831,7 +856,7 @@ TEST(LocalTransport, AWriterKilledInMidTransferHarmsNobody) {
   std::memcpy(about.address.data(), address.data(), address.size());
   about.address_size = address.size();
   for (int round = 0; round < 3; ++round) {
-    ChildProcess child("LocalWriter");
+    ChildProcess child("RestlessWriter");
     child.channel().Send({reinterpret_cast<const char*>(&about), sizeof(about)});
     ASSERT_TRUE(child.channel().Receive(Patience()));
     const uint64_t before = owner.transport().Metrics().slices_served;
@@ -853,7 +878,7 @@ TEST(LocalTransport, AnIdleTransportDoesNotSpin) {
   Node there;
   const RegionInfo local = here.Memory(Kind::kArena, 4096);
   const RegionInfo remote = there.Memory(Kind::kArena, 4096);
-  auto peer = *here.Open(there.Address());
+  auto peer = here.MustOpen(there.Address());
   ASSERT_EQ(RunOne(here, *peer, Whole(Op::kWrite, local, remote)), Code::kOk);
   const auto cpu = [] {
     timespec used{};

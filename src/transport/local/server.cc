@@ -171,7 +171,8 @@ class ServingThread {
         return;
       }
       if (server_.served_.load(std::memory_order_relaxed) >=
-          server_.parts_.options.connections_max) {
+              server_.parts_.options.connections_max &&
+          !DropHalfOpen()) {
         Welcome full;
         full.code = Code::kExhausted;
         full.id = server_.parts_.env.self;
@@ -184,6 +185,22 @@ class ServingThread {
       const uint32_t turn = server_.next_.fetch_add(1, std::memory_order_relaxed);
       server_.threads_[turn % server_.threads_.size()]->Take(std::move(fd));
     }
+  }
+
+  // Makes room: the connection that has owed its greeting longest goes. Whoever floods us with such
+  // does not keep others out. False: all have greeted.
+  bool DropHalfOpen() {
+    const Connection* oldest = nullptr;
+    for (const auto& [fd, connection] : connections_) {
+      if (connection->open()) continue;
+      if (oldest == nullptr || connection->hello_by() < oldest->hello_by()) {
+        oldest = connection.get();
+      }
+    }
+    if (oldest == nullptr) return false;
+    server_.parts_.counters.connections_rejected.fetch_add(1, std::memory_order_relaxed);
+    Drop(oldest->fd());
+    return true;
   }
 
   void PauseAccepting() {
