@@ -31,8 +31,11 @@ Status CheckOptions(const Options& options) {
 Engine::Engine(std::unique_ptr<Core> core) : core_(std::move(core)) {}
 Engine::~Engine() = default;
 
-Result<std::unique_ptr<Engine>> Engine::Create(const Options& options, World world) {
-  MOONPOOL_RETURN_IF_ERROR(CheckOptions(options));
+Result<std::unique_ptr<Engine>> Engine::Create(const Options& given, World world) {
+  MOONPOOL_RETURN_IF_ERROR(CheckOptions(given));
+  Options options = given;
+  // ":7000" is every address of the machine; the parser wants a host.
+  if (options.listen.starts_with(':')) options.listen.insert(0, "0.0.0.0");
   if (!world.control) {
     MOONPOOL_ASSIGN_OR_RETURN(world.control, RpcControl::Create(options.listen, world.clock, world.log));
   }
