@@ -11,7 +11,9 @@
 // prints it).
 //
 // A system call entered before the deadline is finished by the kernel at once (sockets are
-// non-blocking, copies are bounded): that is the only overlap.
+// non-blocking, copies are bounded): that is the only overlap. One that the kernel wants to start
+// again after a signal begins again from the clock too. What the kernel cannot see does not restart
+// anything: a whole machine that its hypervisor pauses between the clock and the store.
 //
 // Threads: thread-safe; each call concerns the calling thread.
 
@@ -28,8 +30,9 @@ namespace moonpool {
 bool FenceIsExact();
 
 // Copies `size` bytes from `from` to `to` unless `deadline` has passed; in pieces of kFencePiece,
-// each fenced. Returns the bytes copied: all, or fewer when the deadline came. A piece may be
-// stored twice, with the same bytes.
+// each fenced. Returns the bytes copied: all, or fewer when the deadline came; up to a piece more
+// may then have been stored in part, before the deadline. A piece may be stored twice, with the
+// same bytes.
 inline constexpr size_t kFencePiece = 16 * 1024;
 size_t FencedCopy(void* to, const void* from, size_t size, Time deadline);
 

@@ -54,15 +54,16 @@ TEST(Fence, ACopyAfterTheDeadlineStoresNothing) {
   EXPECT_EQ(std::count(to.begin(), to.end(), kOld), 50000);
 }
 
-TEST(Fence, ADeadlineInTheMiddleStoresExactlyWhatIsReturned) {
+TEST(Fence, ADeadlineInTheMiddleStoresWhatIsReturnedAndAtMostAPieceMore) {
   std::vector<uint8_t> to(64 << 20, kOld);
   const std::vector<uint8_t> from(to.size(), kLate);
   const size_t done = FencedCopy(to.data(), from.data(), to.size(),
                                  BootClock::now() + std::chrono::microseconds(300));
   EXPECT_LT(done, to.size());
-  EXPECT_EQ(std::count(to.begin(), to.end(), kLate), static_cast<long>(done));
-  EXPECT_EQ(std::count(to.begin() + static_cast<long>(done), to.end(), kOld),
-            static_cast<long>(to.size() - done));
+  const auto stored = std::find(to.begin(), to.end(), kOld);
+  EXPECT_GE(stored - to.begin(), static_cast<long>(done));
+  EXPECT_LT(stored - to.begin(), static_cast<long>(done + kFencePiece));
+  EXPECT_EQ(std::count(stored, to.end(), kOld), to.end() - stored);
 }
 
 TEST(Fence, ASystemCallGivesTheKernelsAnswer) {
@@ -186,7 +187,12 @@ class FreezingTest : public testing::Test {
     memory_.head().done = 0;
     memory_.head().allowed = allowed_.count();
     kill(child_, SIGCONT);
-    while (memory_.head().done == 0) sched_yield();
+    // A child that was stopped after its copy and before its own stop stops once more.
+    int status = 0;
+    while (memory_.head().done == 0) {
+      if (waitpid(child_, &status, WUNTRACED | WNOHANG) == child_) kill(child_, SIGCONT);
+      sched_yield();
+    }
     const Time stop =
         BootClock::now() + Duration(random_.Below(static_cast<uint64_t>(allowed_.count() * 3 / 4)));
     while (BootClock::now() < stop && memory_.head().done == 2) continue;
@@ -210,7 +216,7 @@ class FreezingTest : public testing::Test {
 
   SharedMemory memory_{256 * 1024};
   Duration allowed_ = kAllowedMin;
-  const Time enough_ = BootClock::now() + std::chrono::seconds(5);
+  const Time enough_ = BootClock::now() + std::chrono::seconds(2);
   Random random_{20240229};
   pid_t child_ = -1;
 };
