@@ -75,6 +75,8 @@ class Tidy:
             kind: {p.split("/")[2] for p in self.files if Place(p).leaf.startswith(f"{kind}/")}
             for kind in LEAF_KINDS
         }
+        architecture = root / "ARCHITECTURE.md"
+        self.architecture = architecture.read_text() if architecture.exists() else ""
         self._allowed: dict[str, dict[int, set[str]]] = {}
 
     def _list_files(self) -> Iterator[str]:
@@ -244,6 +246,7 @@ class Tidy:
         self.check_calls(place, source)
         self.check_state(place, source)
         self.check_transport_names(place, source)
+        self.check_threads(place, source)
 
     def check_includes(self, place: Place, source: Source) -> None:
         for line, directive in source.directives:
@@ -285,6 +288,8 @@ class Tidy:
         parts = target.split("/")
         room = parts[0]
         if len(parts) == 1:
+            if place.parts[0] != "src":
+                return
             self.tell(
                 place.path,
                 line,
@@ -377,7 +382,12 @@ class Tidy:
             first_line = next(
                 (n for n, text in source.directives if re.match(r"#\s*include", text)), 0
             )
-            if first_line and f'"{own}"' not in source.lines[first_line - 1]:
+            names = (
+                (f'"{own}"',)
+                if place.parts[0] == "src"
+                else (f'"{own}"', f'"{own.rsplit("/", 1)[-1]}"')
+            )
+            if first_line and not any(name in source.lines[first_line - 1] for name in names):
                 self.tell(
                     path,
                     first_line,
@@ -565,6 +575,8 @@ class Tidy:
                 self.tell(place.path, line, rule, f"`{' '.join(match.group().split())}`: {advice}")
 
     def check_state(self, place: Place, source: Source) -> None:
+        if place.parts[0] == "examples":
+            return
         advice = "put it into the object that `main` builds and passes down: tests and two engines must not share it"
         for variable in source.variables:
             if re.search(
@@ -602,6 +614,18 @@ class Tidy:
                     line,
                     "transport-name",
                     f'do not name "{literal}": ask for a capability, so that a transport is added by adding a folder',
+                )
+
+    def check_threads(self, place: Place, source: Source) -> None:
+        if place.is_test or place.parts[0] != "src":
+            return
+        for line, literal in source.literals:
+            if re.match(r"mp-[a-z-]+$", literal) and literal.rstrip("-") not in self.architecture:
+                self.tell(
+                    place.path,
+                    line,
+                    "thread",
+                    f"add {literal.rstrip('-')} to the table of ARCHITECTURE.md: a new thread changes the design",
                 )
 
     # Folders, and what the build sees.
@@ -666,6 +690,11 @@ class Tidy:
             ):
                 continue
             folder = str(Path(path).parent)
+            cmake = self.root / folder / "CMakeLists.txt"
+            if cmake.exists() and re.search(
+                rf"\b{re.escape(Path(path).name)}\b", cmake.read_text()
+            ):
+                continue  # one of two, chosen by what this machine has
             if place.leaf and not any(name.startswith(folder + "/") for name in built):
                 continue  # a leaf whose library is absent here
             self.tell(

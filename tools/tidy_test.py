@@ -251,6 +251,13 @@ def test_parameters_are_judged_where_they_are_declared(house: House) -> None:
     ]
 
 
+def test_a_thread_stands_in_the_table(house: House) -> None:
+    house.write("src/engine/a.cc", 'void F() { Start("mp-worker-"); }\n')
+    assert house.rules() == ["thread"]
+    house.write("ARCHITECTURE.md", "# Threads\n| `mp-worker-N` |\n")
+    assert house.rules() == []
+
+
 def test_own_header_comes_first(house: House) -> None:
     house.write("src/engine/node.h", HEADER)
     house.write("src/engine/node.cc", '#include <vector>\n\n#include "engine/node.h"\n')
