@@ -52,6 +52,9 @@ void EventThread::Stop() {
   }
   eventfd_write(wake_.get(), 1);
   thread_.Join();
+  // What was given and not taken ends here, too.
+  MutexLock lock(mutex_);
+  tasks_.clear();
 }
 
 void EventThread::Run(std::function<void()> task) {

@@ -375,7 +375,7 @@ void Link::CloseSocket() {
   if (fd_.valid() && state_ != State::kIdle) {
     Counters::Subtract(lane_.shared.counters.connections_open);
   }
-  fd_.Reset();
+  CloseWatched(lane_.epoll, fd_);
   state_ = State::kIdle;
   armed_ = blocked_ = runnable_ = false;
   out_.Clear();

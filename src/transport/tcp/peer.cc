@@ -95,6 +95,8 @@ Status CheckWelcome(const Welcome& welcome, transport::NodeId expected) {
 
 Status OpenAndCheck(Shared& shared, PeerState& peer, Time deadline) {
   const Clock& clock = shared.env.clock;
+  const Status late(Code::kTimedOut, "the deadline has passed");
+  if (clock.Now() >= deadline) return InPhase(peer, Phase::kConnect, late);
   auto connected = net::Connect(clock, std::span(&peer.endpoint, 1), deadline);
   if (!connected.ok()) return InPhase(peer, Phase::kConnect, connected.status());
   OpenConnection connection;

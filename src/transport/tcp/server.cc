@@ -54,7 +54,9 @@ Status Server::StartThreads() {
 
 void Server::Stop() {
   for (const auto& thread : threads_) thread->Stop();
-  greetings_.clear();
+  while (!greetings_.empty()) Drop(greetings_.begin()->first);
+  // Also when a forked child has it, too.
+  if (listener_.valid()) shutdown(listener_.get(), SHUT_RDWR);
   listener_.Reset();
 }
 
@@ -192,7 +194,11 @@ void Server::Fence(uint64_t token, uint64_t connection) {
 }
 
 void Server::Drop(uint64_t token) {
-  if (greetings_.erase(token) > 0) connections_.fetch_sub(1, std::memory_order_relaxed);
+  const auto found = greetings_.find(token);
+  if (found == greetings_.end()) return;
+  CloseWatched(threads_[0]->epoll(), found->second.fd);
+  greetings_.erase(found);
+  connections_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Server::Reject(uint64_t token) {

@@ -41,7 +41,10 @@ Serving::Serving(ServingContext& context, UniqueFd fd, uint64_t id)
   Counters::Add(context_.shared.counters.connections_open);
 }
 
-Serving::~Serving() { Counters::Subtract(context_.shared.counters.connections_open); }
+Serving::~Serving() {
+  CloseWatched(context_.epoll, fd_);
+  Counters::Subtract(context_.shared.counters.connections_open);
+}
 
 bool Serving::Start() {
   armed_ = EPOLLIN;

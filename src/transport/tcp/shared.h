@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/fd.h"
 #include "transport/tcp/clock_relation.h"
 #include "transport/transport.h"
 
@@ -53,6 +54,10 @@ struct Shared {
   std::atomic<bool> closed{false};        // set by Close (release), read by lanes (acquire)
   std::atomic<uint64_t> peers_closed{0};  // grows when a Peer is destroyed; lanes then look again
 };
+
+// Ends a connection and takes it out of `epoll`. Closing alone does neither while another process
+// has the descriptor, too: a forked child has until it calls exec.
+void CloseWatched(int epoll, UniqueFd& fd);
 
 // Socket options of every connection, on both sides.
 void TuneSocket(const Shared& shared, int fd);

@@ -1,5 +1,8 @@
 #include "transport/tcp/tcp.h"
 
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
 #include <fstream>
 #include <memory>
 #include <utility>
@@ -106,6 +109,13 @@ int SocketBufferBytes() {
     if (bytes < kWanted) return 0;
   }
   return kWanted;
+}
+
+void CloseWatched(int epoll, UniqueFd& fd) {
+  if (!fd.valid()) return;
+  epoll_ctl(epoll, EPOLL_CTL_DEL, fd.get(), nullptr);
+  shutdown(fd.get(), SHUT_RDWR);
+  fd.Reset();
 }
 
 void TuneSocket(const Shared& shared, int fd) {
