@@ -104,7 +104,7 @@ Status Client::State::SendAll(int fd, std::string_view bytes, Time deadline) {
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(clock, fd, POLLOUT, deadline, waker->fd()));
+      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(clock, fd, POLLOUT, {deadline, waker->fd()}));
     } else if (errno == EPIPE || errno == ECONNRESET) {
       return Status::Ok();  // the server may have answered before it closed: read that
     } else if (errno != EINTR) {
@@ -124,7 +124,7 @@ Result<Decoded<Response>> Client::State::Exchange(int fd, std::string_view bytes
     const ssize_t got = ::recv(fd, scratch.data(), scratch.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
-      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(clock, fd, POLLIN, deadline, waker->fd()));
+      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(clock, fd, POLLIN, {deadline, waker->fd()}));
       continue;
     }
     if (got < 0) return Status(Code::kUnavailable, Str("receive: ", net::ErrnoText(errno)));

@@ -197,16 +197,16 @@ Status FinishConnect(int fd, const Endpoint& to) {
   return Status::Ok();
 }
 
-Status WaitFor(const Clock& clock, int fd, short events, Time deadline, int wake_fd) {
+Status WaitFor(const Clock& clock, int fd, short events, const Until& until) {
   while (true) {
-    pollfd fds[2] = {{fd, events, 0}, {wake_fd, POLLIN, 0}};  // poll ignores negative ones
-    const int ready = ::poll(fds, 2, MillisUntil(clock.Now(), deadline, 60'000));
+    pollfd fds[2] = {{fd, events, 0}, {until.wake_fd, POLLIN, 0}};  // poll ignores negative ones
+    const int ready = ::poll(fds, 2, MillisUntil(clock.Now(), until.deadline, 60'000));
     if (ready > 0 && fds[1].revents != 0) return Status(Code::kCancelled, "closed while waiting");
     if (ready > 0) return Status::Ok();
     if (ready < 0 && errno != EINTR) {
       return Status(Code::kInternal, Str("poll: ", ErrnoText(errno)));
     }
-    if (clock.Now() >= deadline) return Status(Code::kTimedOut, "the deadline passed");
+    if (clock.Now() >= until.deadline) return Status(Code::kTimedOut, "the deadline passed");
   }
 }
 
@@ -224,7 +224,7 @@ Result<UniqueFd> Connect(const Clock& clock, std::span<const Endpoint> endpoints
       last = fd.status();
       continue;
     }
-    const Status waited = WaitFor(clock, fd->get(), POLLOUT, until, wake_fd);
+    const Status waited = WaitFor(clock, fd->get(), POLLOUT, {until, wake_fd});
     if (waited.code() == Code::kCancelled) return waited;
     last = waited.ok() ? FinishConnect(fd->get(), endpoints[i])
                        : waited.WithContext(Str("connect to ", endpoints[i].ToString()));

@@ -55,9 +55,17 @@ Result<UniqueFd> Connect(const Clock& clock, std::span<const Endpoint> endpoints
 // kInternal.
 Status ConnectFailure(const Endpoint& to, int error);
 
-// Waits until `fd` has one of the poll(2) `events`, `wake_fd` (if not negative) is readable
-// (kCancelled) or the deadline has passed (kTimedOut).
-Status WaitFor(const Clock& clock, int fd, short events, Time deadline, int wake_fd = -1);
+// When a wait ends whatever happens. A Time alone will do.
+struct Until {
+  Until(Time deadline_in, int wake_fd_in = -1)  // NOLINT(google-explicit-constructor)
+      : deadline(deadline_in), wake_fd(wake_fd_in) {}
+  Time deadline;
+  int wake_fd;  // if not negative: the wait ends when it is readable
+};
+
+// Waits until `fd` has one of the poll(2) `events`. kTimedOut: the deadline passed; kCancelled: the
+// wake descriptor is readable.
+Status WaitFor(const Clock& clock, int fd, short events, const Until& until);
 
 void SetNoDelay(int fd);
 void SetBuffers(int fd, int bytes);  // both directions; the kernel clamps

@@ -59,15 +59,19 @@ struct Connection {
 
 class StreamServer::Loop {
  public:
-  Loop(const Clock& clock, Logger* log, const StreamServerOptions& options, UniqueFd listener,
-       Waker waker, Poller poller)
+  struct Parts {
+    UniqueFd listener;
+    Waker waker;
+    Poller poller;
+  };
+  Loop(const Clock& clock, Logger* log, const StreamServerOptions& options, Parts parts)
       : clock_(clock),
         log_(log),
         options_(options),
-        port_(LocalPort(listener.get())),
-        waker_(std::move(waker)),
-        poller_(std::move(poller)),
-        listener_(std::move(listener)) {
+        port_(LocalPort(parts.listener.get())),
+        waker_(std::move(parts.waker)),
+        poller_(std::move(parts.poller)),
+        listener_(std::move(parts.listener)) {
     timeouts_.fill(Duration::max());
     timeouts_[Index(SessionPhase::kHandshake)] = options.handshake_timeout;
     timeouts_[Index(SessionPhase::kIdle)] = options.idle_timeout;
@@ -444,7 +448,7 @@ Result<std::unique_ptr<StreamServer>> StreamServer::Create(const Clock& clock, L
   MOONPOOL_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
   MOONPOOL_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
   return std::make_unique<StreamServer>(std::make_unique<Loop>(
-      clock, log, options, std::move(listener), std::move(waker), std::move(poller)));
+      clock, log, options, Loop::Parts{std::move(listener), std::move(waker), std::move(poller)}));
 }
 
 StreamServer::StreamServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}

@@ -36,16 +36,14 @@ Status Receive(int fd, std::string& in) {
   }
 }
 
-// Sends all of `bytes`; `sent` becomes true with the first that the kernel takes.
-Status SendAll(const Channel::Environment& env, int fd, std::string_view bytes, Time deadline,
-               bool& sent) {
+// Sends `bytes`, and takes away from it what the kernel has taken.
+Status SendAll(const Channel::Environment& env, int fd, std::string_view& bytes, Time deadline) {
   while (!bytes.empty()) {
     const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count >= 0) {
-      sent = true;
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno == EAGAIN) {
-      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(env.clock, fd, POLLOUT, deadline, env.wake_fd));
+      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(env.clock, fd, POLLOUT, {deadline, env.wake_fd}));
     } else if (errno != EINTR) {
       return Gone("send", errno);
     }
@@ -75,9 +73,9 @@ Result<uint8_t> ReadWelcome(const ClientOptions& options, const Frame& frame) {
 Result<std::shared_ptr<Channel>> Channel::Open(const Environment& env, UniqueFd fd, Time deadline) {
   net::SetNoDelay(fd.get());
   net::SetDeadPeerTimeout(fd.get(), env.options.dead_peer_timeout);
-  bool sent = false;
-  MOONPOOL_RETURN_IF_ERROR(
-      SendAll(env, fd.get(), EncodeHello(env.options.versions), deadline, sent));
+  const std::string hello = EncodeHello(env.options.versions);
+  std::string_view unsent = hello;
+  MOONPOOL_RETURN_IF_ERROR(SendAll(env, fd.get(), unsent, deadline));
   std::string in;
   while (true) {
     MOONPOOL_ASSIGN_OR_RETURN(const std::optional<Frame> frame, Decode(in));
@@ -88,7 +86,7 @@ Result<std::shared_ptr<Channel>> Channel::Open(const Environment& env, UniqueFd 
       }
       return std::make_shared<Channel>(env, std::move(fd), version);
     }
-    MOONPOOL_RETURN_IF_ERROR(net::WaitFor(env.clock, fd.get(), POLLIN, deadline, env.wake_fd));
+    MOONPOOL_RETURN_IF_ERROR(net::WaitFor(env.clock, fd.get(), POLLIN, {deadline, env.wake_fd}));
     const Status received = Receive(fd.get(), in);
     if (!received.ok() && received.code() != Code::kAgain) return received;
   }
@@ -157,7 +155,9 @@ Status Channel::TakeWriter(Time deadline) {
 
 Status Channel::Write(std::string_view bytes, Time deadline, bool& sent) {
   MOONPOOL_RETURN_IF_ERROR(TakeWriter(deadline));
-  const Status status = SendAll(env_, fd_.get(), bytes, deadline, sent);
+  std::string_view unsent = bytes;
+  const Status status = SendAll(env_, fd_.get(), unsent, deadline);
+  sent = unsent.size() < bytes.size();
   MutexLock lock(mutex_);
   writing_ = false;
   if (status.code() == Code::kUnavailable) {
@@ -208,7 +208,7 @@ Status Channel::Deliver() {
 
 // As the reader: waits for bytes, and delivers them.
 Status Channel::ReadOnce(Time deadline) {
-  MOONPOOL_RETURN_IF_ERROR(net::WaitFor(env_.clock, fd_.get(), POLLIN, deadline, env_.wake_fd));
+  MOONPOOL_RETURN_IF_ERROR(net::WaitFor(env_.clock, fd_.get(), POLLIN, {deadline, env_.wake_fd}));
   MutexLock lock(mutex_);
   const Status received = Receive(fd_.get(), in_);
   if (received.code() == Code::kAgain) return Status::Ok();
