@@ -75,12 +75,15 @@ int main(int argc, char** argv) {
   check(moonpool_allocate(receiver, 4096, MOONPOOL_READ | MOONPOOL_WRITE, &memory), "allocate");
   send_text(sender, moonpool_engine_address(receiver));
 
-  static char payload[MOONPOOL_NOTIFICATION_BYTES_MAX];
-  moonpool_notification notification = {.payload = payload, .capacity = sizeof(payload)};
+  char* payload = malloc(MOONPOOL_NOTIFICATION_BYTES_MAX);
+  if (payload == NULL) return 1;
+  moonpool_notification notification = {.payload = payload,
+                                        .capacity = MOONPOOL_NOTIFICATION_BYTES_MAX};
   check(moonpool_take_notification(receiver, 10, &notification), "take a notification");
   printf("%s says '%.*s', and here is: %s\n", notification.sender, (int)notification.size, payload,
          (const char*)memory);
   const int same = memcmp(memory, kText, sizeof(kText)) == 0;
+  free(payload);
   moonpool_engine_destroy(sender);
   moonpool_engine_destroy(receiver);
   return same ? 0 : 1;

@@ -64,10 +64,10 @@ typedef struct moonpool_error {
  * default. */
 typedef struct moonpool_engine_options {
   size_t struct_size;
-  const char* listen;         /* host:port; port 0: the kernel picks. MOONPOOL_LISTEN, "127.0.0.1:0" */
-  const char* name;           /* in the registry. MOONPOOL_NAME, the address */
-  const char* registry;       /* http://host:port. MOONPOOL_REGISTRY, none */
-  const char* transports;     /* "tcp,local", binding. MOONPOOL_TRANSPORTS, all that work */
+  const char* listen;     /* host:port; port 0: the kernel picks. MOONPOOL_LISTEN, "127.0.0.1:0" */
+  const char* name;       /* in the registry. MOONPOOL_NAME, the address */
+  const char* registry;   /* http://host:port. MOONPOOL_REGISTRY, none */
+  const char* transports; /* "tcp,local", binding. MOONPOOL_TRANSPORTS, all that work */
   const char* advertise_host; /* MOONPOOL_ADVERTISE_HOST, the host listened on */
   const char* log_level;      /* debug, info, warning, error, off. MOONPOOL_LOG_LEVEL, warning */
   double timeout;             /* seconds. MOONPOOL_TIMEOUT, 30 */
@@ -126,10 +126,10 @@ typedef struct moonpool_batch_request {
   size_t struct_size;
   const moonpool_group* groups;
   size_t group_count;
-  double limit;       /* seconds for the whole batch; 0: the engine's */
-  int latency;        /* 1: before batches that have 0 */
-  int to_queue;       /* 1: report completion through moonpool_completed */
-  int notify;         /* 1: deliver the payload to every segment once all data is there */
+  double limit;        /* seconds for the whole batch; 0: the engine's */
+  int latency;         /* 1: before batches that have 0 */
+  int to_queue;        /* 1: report completion through moonpool_completed */
+  int notify;          /* 1: deliver the payload to every segment once all data is there */
   const void* payload; /* up to MOONPOOL_NOTIFICATION_BYTES_MAX */
   size_t payload_size;
 } moonpool_batch_request;
@@ -139,8 +139,8 @@ typedef struct moonpool_batch_status {
   moonpool_code code; /* when done */
   uint64_t bytes_total;
   uint64_t bytes_done;
-  uint32_t retries;    /* slices sent again */
-  char transport[64];  /* the transports used, joined by "+" */
+  uint32_t retries;   /* slices sent again */
+  char transport[64]; /* the transports used, joined by "+" */
 } moonpool_batch_status;
 
 /* Starts a batch; never waits for a peer. *batch is to be released. */

@@ -40,6 +40,46 @@ const char* State(const engine::BatchStatus& status) {
   return status.status.ok() ? "done" : "failed";
 }
 
+void BindStatus(nb::module_& module) {
+  using engine::BatchStatus;
+  nb::class_<BatchStatus>(module, "BatchStatus",
+                          "What a batch has done so far, or how it ended. A value.")
+      .def_ro("done", &BatchStatus::done, "Nothing of the batch touches memory any more.")
+      .def_prop_ro(
+          "ok", [](const BatchStatus& self) { return self.done && self.status.ok(); },
+          "Done, and every byte is there.")
+      .def_prop_ro(
+          "code", [](const BatchStatus& self) { return std::string(CodeName(self.status.code())); },
+          "\"ok\", or what failed first, e.g. \"timed_out\".")
+      .def_prop_ro(
+          "message", [](const BatchStatus& self) { return TextOrNone(self.status.message()); },
+          nb::sig("def message(self) -> str | None"), "Of the first failure, or None.")
+      .def_ro("bytes_total", &BatchStatus::bytes_total, "Bytes to move.")
+      .def_ro("bytes_done", &BatchStatus::bytes_done, "Bytes moved so far.")
+      .def_ro("retries", &BatchStatus::retries, "Slices sent again.")
+      .def_ro("transport", &BatchStatus::transport, "The transports used, joined by \"+\".")
+      .def_prop_ro(
+          "peer", [](const BatchStatus& self) { return TextOrNone(self.peer); },
+          nb::sig("def peer(self) -> str | None"), "Of the first failure, or None.")
+      .def_prop_ro(
+          "failed_transport",
+          [](const BatchStatus& self) { return TextOrNone(self.failed_transport); },
+          nb::sig("def failed_transport(self) -> str | None"), "Of the first failure, or None.")
+      .def_prop_ro(
+          "phase",
+          [](const BatchStatus& self) {
+            return self.phase == transport::Phase::kNone
+                       ? nb::none()
+                       : nb::object(nb::str(std::string(PhaseName(self.phase)).c_str()));
+          },
+          nb::sig("def phase(self) -> str | None"),
+          "resolve, connect, handshake, data or commit, of the first failure; or None.")
+      .def("__repr__", [](const BatchStatus& self) {
+        return Str("<moonpool.BatchStatus ", State(self), " ", self.bytes_done, " of ",
+                   self.bytes_total, " bytes>");
+      });
+}
+
 }  // namespace
 
 engine::Priority ParsePriority(const std::string& text) {
@@ -110,50 +150,13 @@ void Batch::Cancel() {
 }
 
 void BindBatch(nb::module_& module) {
-  using engine::BatchStatus;
-  nb::class_<BatchStatus>(module, "BatchStatus",
-                          "What a batch has done so far, or how it ended. A value.")
-      .def_ro("done", &BatchStatus::done, "Nothing of the batch touches memory any more.")
-      .def_prop_ro(
-          "ok", [](const BatchStatus& self) { return self.done && self.status.ok(); },
-          "Done, and every byte is there.")
-      .def_prop_ro(
-          "code", [](const BatchStatus& self) { return std::string(CodeName(self.status.code())); },
-          "\"ok\", or what failed first, e.g. \"timed_out\".")
-      .def_prop_ro(
-          "message", [](const BatchStatus& self) { return TextOrNone(self.status.message()); },
-          nb::sig("def message(self) -> str | None"), "Of the first failure, or None.")
-      .def_ro("bytes_total", &BatchStatus::bytes_total, "Bytes to move.")
-      .def_ro("bytes_done", &BatchStatus::bytes_done, "Bytes moved so far.")
-      .def_ro("retries", &BatchStatus::retries, "Slices sent again.")
-      .def_ro("transport", &BatchStatus::transport, "The transports used, joined by \"+\".")
-      .def_prop_ro(
-          "peer", [](const BatchStatus& self) { return TextOrNone(self.peer); },
-          nb::sig("def peer(self) -> str | None"), "Of the first failure, or None.")
-      .def_prop_ro(
-          "failed_transport",
-          [](const BatchStatus& self) { return TextOrNone(self.failed_transport); },
-          nb::sig("def failed_transport(self) -> str | None"), "Of the first failure, or None.")
-      .def_prop_ro(
-          "phase",
-          [](const BatchStatus& self) {
-            return self.phase == transport::Phase::kNone
-                       ? nb::none()
-                       : nb::object(nb::str(std::string(PhaseName(self.phase)).c_str()));
-          },
-          nb::sig("def phase(self) -> str | None"),
-          "resolve, connect, handshake, data or commit, of the first failure; or None.")
-      .def("__repr__", [](const BatchStatus& self) {
-        return Str("<moonpool.BatchStatus ", State(self), " ", self.bytes_done, " of ",
-                   self.bytes_total, " bytes>");
-      });
-
+  BindStatus(module);
   nb::class_<Batch>(
       module, "Batch", nb::type_slots(kBatchSlots), nb::is_weak_referenceable(),
       "Transfers under way, from Engine.write, Engine.read or Engine.submit.\n\n"
-      "Once it is done, ok or not, nothing of it touches memory on either side. Dropping a batch "
-      "that still runs cancels it. Thread-safe. `await batch` waits in an asyncio event loop, "
-      "without a thread, and gives the batch; cancelling the awaiting task cancels it.")
+      "Once it is done, ok or not, nothing of it touches memory on either side. Dropping a\n"
+      "batch that still runs cancels it. Thread-safe. `await batch` waits in an asyncio event\n"
+      "loop, without a thread, and gives the batch; cancelling the awaiting task cancels it.")
       .def(
           "wait",
           [](nb::object self, const std::optional<double>& timeout) {
@@ -162,12 +165,13 @@ void BindBatch(nb::module_& module) {
           },
           nb::arg("timeout") = nb::none(),
           nb::sig("def wait(self, timeout: float | None = None) -> Batch"),
-          "Waits until the batch is done and returns it; raises its error if it failed. None: as "
+          "Waits until the batch is done and returns it; raises its error if it failed. None: as\n"
           "long as its own deadline lets it run. After `timeout` seconds raises TimedOut; the "
-          "batch then goes on (see done()). Signal handlers run at least every 0.1 s.")
+          "batch\n"
+          "then goes on (see done()). Signal handlers run at least every 0.1 s.")
       .def("done", &Batch::Done, "True once the batch has ended, ok or not. Never waits.")
       .def("cancel", &Batch::Cancel,
-           "Asks the batch to end; it does so soon, and by its deadline at the latest, with "
+           "Asks the batch to end; it does so soon, and by its deadline at the latest, with\n"
            "Cancelled unless it was quicker. Never waits.")
       .def(
           "status", [](Batch& self) { return self.Look(); }, "A snapshot. Never waits.")
@@ -180,7 +184,7 @@ void BindBatch(nb::module_& module) {
       .def_prop_ro("_handle", [](const Batch& self) { return self.handle(); })
       .def_prop_ro(
           "_engine", [](const Batch& self) { return self.engine(); },
-          nb::sig("def _engine(self) -> Any"))
+          nb::sig("def _engine(self) -> typing.Any"))
       .def(
           "__await__",
           [](nb::object self) {
@@ -188,9 +192,9 @@ void BindBatch(nb::module_& module) {
                 .attr("wait")(self)
                 .attr("__await__")();
           },
-          nb::sig("def __await__(self) -> Generator[Any, None, Batch]"))
+          nb::sig("def __await__(self) -> collections.abc.Generator[typing.Any, None, Batch]"))
       .def("__repr__", [](Batch& self) {
-        const BatchStatus& status = self.Look();
+        const engine::BatchStatus& status = self.Look();
         return Str("<moonpool.Batch ", State(status), " ", status.bytes_done, " of ",
                    status.bytes_total, " bytes>");
       });

@@ -366,7 +366,8 @@ void BindMemory(nb::class_<Engine>& type) {
           nb::sig("def register_many(self, addresses: object, sizes: object, rights: str) -> "
                   "list[Region]"))
       .def("deregister_many", &DeregisterMany, nb::arg("regions"), nb::arg("timeout").none(),
-           nb::sig("def deregister_many(self, regions: Sequence[Region], timeout: float | None) "
+           nb::sig("def deregister_many(self, regions: collections.abc.Sequence[Region], timeout: "
+                   "float | None) "
                    "-> None"));
 }
 
@@ -398,7 +399,7 @@ void BindSegments(nb::class_<Engine>& type) {
             return out;
           },
           nb::sig("def segment(self, segment: int, refresh: bool, timeout: float | None, name: "
-                  "str) -> dict[str, Any]"))
+                  "str) -> dict[str, typing.Any]"))
       .def("notify",
            [](Engine& self, engine::SegmentHandle segment, const nb::bytes& payload,
               const std::optional<double>& timeout, const std::string& name) {
@@ -510,7 +511,7 @@ void BindEngine(nb::module_& module) {
             }
             return Describe(info);
           },
-          nb::sig("def info(self) -> dict[str, Any]"))
+          nb::sig("def info(self) -> dict[str, typing.Any]"))
       .def("event_fd", [](Engine& self) { return self.owner().engine().event_fd(); })
       .def("closed", [](Engine& self) { return self.owner().closed(); })
       .def("here", [](Engine& self) { return self.owner().here(); })

@@ -174,13 +174,14 @@ int Region::GetBuffer(PyObject* self, Py_buffer* view, int flags) {
 }
 
 void BindRegion(nb::module_& module) {
-  nb::class_<Region>(module, "Region", nb::type_slots(kRegionSlots), nb::is_weak_referenceable(),
-                     "Memory that takes part in transfers, from Engine.register or "
-                     "Engine.allocate.\n\n"
-                     "Offers the buffer protocol (memoryview(region), numpy.frombuffer(region)). A "
-                     "registration lasts until close() or Engine.close(), also when this object is "
-                     "dropped; memory from Engine.allocate is freed when the object and all its "
-                     "buffers are gone. Thread-safe; a context manager that closes.")
+  nb::class_<Region>(
+      module, "Region", nb::type_slots(kRegionSlots), nb::is_weak_referenceable(),
+      nb::sig("class Region(typing_extensions.Buffer)"),
+      "Memory that takes part in transfers, from Engine.register or Engine.allocate.\n\n"
+      "Offers the buffer protocol (memoryview(region), numpy.frombuffer(region)). A\n"
+      "registration lasts until close() or Engine.close(), also when this object is dropped;\n"
+      "memory from Engine.allocate is freed when the object and all its buffers are gone.\n"
+      "Thread-safe; a context manager that closes.")
       .def_prop_ro(
           "address", [](const Region& self) { return self.memory().address; },
           "Address of the first byte in this process.")
@@ -193,11 +194,14 @@ void BindRegion(nb::module_& module) {
           "closed", [](const Region& self) { return !self.open(); },
           "True after close() or Engine.close().")
       .def("close", &Region::Close, nb::arg("timeout") = nb::none(),
-           "Ends the registration, or frees the memory. Waits for batches that use it for up to "
+           "Ends the registration, or frees the memory. Waits for batches that use it for up to\n"
            "`timeout` seconds (None: the engine's timeout), then raises TimedOut. Raises "
-           "BufferError while a buffer of it is in use. Idempotent.")
+           "BufferError\n"
+           "while a buffer of it is in use. Idempotent.")
       .def("__len__", [](const Region& self) { return self.memory().size; })
-      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Region"))
       .def(
           "__exit__", [](Region& self, const nb::args&) { self.Close(std::nullopt); },
           nb::sig("def __exit__(self, *args: object) -> None"))

@@ -103,7 +103,11 @@ def test_notify_alone(pair: Pair) -> None:
         pair.engine.notify(pair.segment, "text")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         pair.engine.write(
-            pair.segment, pair.local.address, pair.remote.address, 1, notify="text"  # type: ignore[arg-type]
+            pair.segment,
+            pair.local.address,
+            pair.remote.address,
+            1,
+            notify="text",  # type: ignore[arg-type]
         )
 
 
@@ -241,9 +245,7 @@ def test_a_killed_peer_is_an_error_and_others_go_on(pair: Pair, make_peer: MakeP
 
 def test_completed_gives_each_batch_once(pair: Pair) -> None:
     batches = [
-        pair.engine.write(
-            pair.segment, pair.local.address, pair.remote.address, 1 + i, queue=True
-        )
+        pair.engine.write(pair.segment, pair.local.address, pair.remote.address, 1 + i, queue=True)
         for i in range(20)
     ]
     batches.append(
@@ -314,12 +316,12 @@ def test_a_batch_keeps_engine_and_memory(make_peer: MakePeer) -> None:
     owner = np.zeros(4096, dtype=np.uint8)
     alive = weakref.ref(owner)
 
-    def start() -> moonpool.Batch:
+    def start(memory: np.ndarray) -> moonpool.Batch:
         engine = moonpool.Engine(timeout=LONG)
-        region = engine.register(owner)
+        region = engine.register(memory)
         return engine.read(engine.open(peer.address), region.address, peer.memory, 4096)
 
-    batch = start()
+    batch = start(owner)
     del owner
     gc.collect()
     batch.wait()

@@ -66,9 +66,9 @@ def test_small_integers_serve_as_lengths(pair: Pair, dtype: Any) -> None:
 @pytest.mark.parametrize("one", [int, np.uint64, np.int64, Indexed])
 def test_one_number(pair: Pair, one: Callable[[int], Any]) -> None:
     pair.here[:2] = b"ab"
-    pair.engine.write(
-        pair.segment, one(pair.local.address), one(pair.remote.address), one(2)
-    ).wait(LONG)
+    pair.engine.write(pair.segment, one(pair.local.address), one(pair.remote.address), one(2)).wait(
+        LONG
+    )
     assert bytes(pair.there[:2]) == b"ab"
 
 

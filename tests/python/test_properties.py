@@ -210,9 +210,9 @@ def test_arguments_of_any_type_are_an_exception_or_fine(
 ) -> None:
     if name in ("notifications", "completed", "open", "allocate"):
         # Times would be waited for, and sizes would be allocated: only what cannot be either.
-        arguments = [
-            one for one in arguments if not isinstance(one, (int, float, type(None)))
-        ] or [object()]
+        arguments = [one for one in arguments if not isinstance(one, (int, float, type(None)))] or [
+            object()
+        ]
     if with_segment:
         arguments = [worlds.segment, *arguments]
     worlds.refill(1)

@@ -60,13 +60,12 @@ def silent_listener() -> Any:
 
 
 def test_opening_lets_other_threads_run(engine: moonpool.Engine) -> None:
-    with silent_listener() as silent, Meanwhile() as meanwhile:
-        with pytest.raises(moonpool.TimedOut):
-            engine.open(f"127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+    with silent_listener() as silent, Meanwhile() as meanwhile, pytest.raises(moonpool.TimedOut):
+        engine.open(f"127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
     assert meanwhile.count >= 3
 
 
-class Interrupt(Exception):  # noqa: N818
+class Interrupt(Exception):
     pass
 
 
@@ -103,9 +102,7 @@ def test_ctrl_c_ends_a_wait_for_completions(pair: Pair, make_peer: MakePeer) -> 
     peer = make_peer()
     segment = pair.engine.open(peer.address)
     peer.freeze()
-    pair.engine.read(
-        segment, pair.local.address, peer.memory, 4096, timeout=4 * LONG, queue=True
-    )
+    pair.engine.read(segment, pair.local.address, peer.memory, 4096, timeout=4 * LONG, queue=True)
     interrupted(lambda: pair.engine.completed(timeout=4 * LONG))
 
 
@@ -138,9 +135,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def test_await_gives_the_batch(pair: Pair) -> None:
     async def main() -> None:
         pair.here[:4] = b"loop"
-        batch = await pair.engine.write(
-            pair.segment, pair.local.address, pair.remote.address, 4
-        )
+        batch = await pair.engine.write(pair.segment, pair.local.address, pair.remote.address, 4)
         assert batch.done()
         assert batch.bytes == 4
         assert await batch is batch
@@ -208,9 +203,7 @@ def test_a_batch_from_elsewhere_can_be_awaited(pair: Pair) -> None:
     assert run(main()) == 100_000
 
 
-def test_cancelling_the_task_cancels_the_batch(
-    pair: Pair, make_peer: MakePeer
-) -> None:
+def test_cancelling_the_task_cancels_the_batch(pair: Pair, make_peer: MakePeer) -> None:
     async def main() -> None:
         peer = make_peer(transports=["tcp"])
         segment = pair.engine.open(peer.address)
@@ -271,9 +264,7 @@ def test_awaiting_beside_completed(pair: Pair) -> None:
 
     async def main() -> None:
         for i in range(50):
-            pair.engine.write(
-                pair.segment, pair.local.address, pair.remote.address, 1, queue=True
-            )
+            pair.engine.write(pair.segment, pair.local.address, pair.remote.address, 1, queue=True)
             if i == 0:
                 thread.start()
             await pair.engine.write(pair.segment, pair.local.address, pair.remote.address, 2)

@@ -327,9 +327,7 @@ class Engine:
             self._regions[region.address] = region
         return region
 
-    def register_many(
-        self, addresses: Numbers, sizes: Numbers, rights: str = "rw"
-    ) -> list[Region]:
+    def register_many(self, addresses: Numbers, sizes: Numbers, rights: str = "rw") -> list[Region]:
         """Registers addresses[i] .. addresses[i] + sizes[i] for every i, or nothing.
 
         The memory must stay valid. Raises what register raises, naming the item.

@@ -1,12 +1,19 @@
 """What moonpool needs from C++. Use the package moonpool instead."""
 
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from typing_extensions import Buffer
 
 
-class Region:
+class Region(Buffer):
     """
     Memory that takes part in transfers, from Engine.register or Engine.allocate.
 
-    Offers the buffer protocol (memoryview(region), numpy.frombuffer(region)). A registration lasts until close() or Engine.close(), also when this object is dropped; memory from Engine.allocate is freed when the object and all its buffers are gone. Thread-safe; a context manager that closes.
+    Offers the buffer protocol (memoryview(region), numpy.frombuffer(region)). A
+    registration lasts until close() or Engine.close(), also when this object is dropped;
+    memory from Engine.allocate is freed when the object and all its buffers are gone.
+    Thread-safe; a context manager that closes.
     """
 
     @property
@@ -27,12 +34,14 @@ class Region:
 
     def close(self, timeout: float | None = None) -> None:
         """
-        Ends the registration, or frees the memory. Waits for batches that use it for up to `timeout` seconds (None: the engine's timeout), then raises TimedOut. Raises BufferError while a buffer of it is in use. Idempotent.
+        Ends the registration, or frees the memory. Waits for batches that use it for up to
+        `timeout` seconds (None: the engine's timeout), then raises TimedOut. Raises BufferError
+        while a buffer of it is in use. Idempotent.
         """
 
     def __len__(self) -> int: ...
 
-    def __enter__(self) -> object: ...
+    def __enter__(self) -> Region: ...
 
     def __exit__(self, *args: object) -> None: ...
 
@@ -93,12 +102,16 @@ class Batch:
     """
     Transfers under way, from Engine.write, Engine.read or Engine.submit.
 
-    Once it is done, ok or not, nothing of it touches memory on either side. Dropping a batch that still runs cancels it. Thread-safe. `await batch` waits in an asyncio event loop, without a thread, and gives the batch; cancelling the awaiting task cancels it.
+    Once it is done, ok or not, nothing of it touches memory on either side. Dropping a
+    batch that still runs cancels it. Thread-safe. `await batch` waits in an asyncio event
+    loop, without a thread, and gives the batch; cancelling the awaiting task cancels it.
     """
 
     def wait(self, timeout: float | None = None) -> Batch:
         """
-        Waits until the batch is done and returns it; raises its error if it failed. None: as long as its own deadline lets it run. After `timeout` seconds raises TimedOut; the batch then goes on (see done()). Signal handlers run at least every 0.1 s.
+        Waits until the batch is done and returns it; raises its error if it failed. None: as
+        long as its own deadline lets it run. After `timeout` seconds raises TimedOut; the batch
+        then goes on (see done()). Signal handlers run at least every 0.1 s.
         """
 
     def done(self) -> bool:
@@ -106,7 +119,8 @@ class Batch:
 
     def cancel(self) -> None:
         """
-        Asks the batch to end; it does so soon, and by its deadline at the latest, with Cancelled unless it was quicker. Never waits.
+        Asks the batch to end; it does so soon, and by its deadline at the latest, with
+        Cancelled unless it was quicker. Never waits.
         """
 
     def status(self) -> BatchStatus:
