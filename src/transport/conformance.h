@@ -45,11 +45,10 @@ class Ground {
 
 // Why a leaf cannot take part in some tests. Empty: it can.
 struct Limits {
-  std::string processes;   // both sides must live in one process
-  std::string unmapped;    // memory that was unmapped under it ends the process
-  std::string dial;        // it has no listening socket to pour garbage into
-  std::string redirect;    // its address holds no TCP port
-  std::string deregister;  // a region that is deregistered in mid-transfer
+  std::string processes;  // both sides must live in one process
+  std::string unmapped;   // memory that was unmapped under it ends the process
+  std::string dial;       // it has no listening socket to pour garbage into
+  std::string redirect;   // its address holds no TCP port
 };
 
 struct Params {

@@ -20,25 +20,15 @@ Rights Needed(Op op) { return op == Op::kRead ? Rights::kRead : Rights::kWrite; 
 }  // namespace
 
 Core::Core(Clock& clock, const NetworkOptions& options)
-    : clock_(clock), options_(options), random_(options.seed) {
+    : clock_(clock), options_(options), random_(options.seed), map_(options.link) {
   MOONPOOL_CHECK(options_.step_bytes > 0);
 }
 
 // --- Nodes
 
-Core::Node* Core::Find(uint64_t node) {
-  const auto it = nodes_.find(node);
-  return it == nodes_.end() ? nullptr : &it->second;
-}
-
-Core::Node* Core::Live(uint64_t node, uint64_t incarnation) {
-  Node* found = Find(node);
-  return found && found->regions && found->incarnation == incarnation ? found : nullptr;
-}
-
 void Core::AddNode(const NodeId& id, memory::RegionTable& regions) {
   MutexLock lock(mutex_);
-  Node& node = nodes_[id.node];
+  Node& node = map_.At(id.node);
   node.incarnation = id.incarnation;
   node.regions = &regions;
   node.silent = false;
@@ -49,12 +39,12 @@ void Core::AddNode(const NodeId& id, memory::RegionTable& regions) {
 
 void Core::RemoveNode(const NodeId& id, Crash kind) {
   MutexLock lock(mutex_);
-  if (Node* node = Live(id.node, id.incarnation)) Remove(*node, kind);
+  if (Node* node = map_.Live(id.node, id.incarnation)) Remove(*node, kind);
 }
 
 void Core::CrashNode(uint64_t name, Crash kind) {
   MutexLock lock(mutex_);
-  Node* node = Find(name);
+  Node* node = map_.Find(name);
   if (node && node->regions) Remove(*node, kind);
 }
 
@@ -70,11 +60,11 @@ void Core::Remove(Node& node, Crash kind) {
 
 Status Core::Reach(const NodeId& from, const NodeId& to) {
   MutexLock lock(mutex_);
-  if (Live(from.node, from.incarnation) == nullptr) {
+  if (map_.Live(from.node, from.incarnation) == nullptr) {
     return Status(Code::kUnavailable, "connect: this transport is closed");
   }
-  Node* node = Find(to.node);
-  if (Parted(from.node, to.node) || (node && (node->frozen || node->silent))) {
+  Node* node = map_.Find(to.node);
+  if (map_.Parted(from.node, to.node) || (node && (node->frozen || node->silent))) {
     return Status(Code::kTimedOut, "connect: no answer");
   }
   if (node == nullptr || node->regions == nullptr || node->refusing) {
@@ -88,47 +78,8 @@ Status Core::Reach(const NodeId& from, const NodeId& to) {
 
 transport::TransportMetrics Core::Metrics(const NodeId& id) const {
   MutexLock lock(mutex_);
-  const auto it = nodes_.find(id.node);
-  return it == nodes_.end() ? transport::TransportMetrics{} : it->second.metrics;
-}
-
-const Link& Core::LinkOf(uint64_t from, uint64_t to) const {
-  const auto it = pairs_.find({from, to});
-  return it == pairs_.end() || !it->second.has_link ? options_.link : it->second.link;
-}
-
-bool Core::Parted(uint64_t a, uint64_t b) const {
-  const auto it = pairs_.find({std::min(a, b), std::max(a, b)});
-  return it != pairs_.end() && it->second.partitioned;
-}
-
-void Core::SetLink(uint64_t from, uint64_t to, const Link& link) {
-  MutexLock lock(mutex_);
-  PairState& pair = pairs_[{from, to}];
-  pair.has_link = true;
-  pair.link = link;
-}
-
-void Core::SetPartitioned(uint64_t a, uint64_t b, bool partitioned) {
-  MutexLock lock(mutex_);
-  pairs_[{std::min(a, b), std::max(a, b)}].partitioned = partitioned;
-  if (!partitioned) Unpark();
-}
-
-void Core::SetFrozen(uint64_t node, bool frozen) {
-  MutexLock lock(mutex_);
-  nodes_[node].frozen = frozen;
-  if (!frozen) Unpark();
-}
-
-void Core::SetRefusing(uint64_t node, bool refusing) {
-  MutexLock lock(mutex_);
-  nodes_[node].refusing = refusing;
-}
-
-void Core::CorruptNext(uint64_t node, uint32_t count) {
-  MutexLock lock(mutex_);
-  nodes_[node].corrupt_next = count;
+  const Node* node = map_.Find(id.node);
+  return node == nullptr ? transport::TransportMetrics{} : node->metrics;
 }
 
 // --- Lanes
@@ -162,11 +113,11 @@ size_t Core::Post(LaneState& lane, PeerState& peer, std::span<const Slice> slice
       options_.lane_slices_max - std::min<size_t>(options_.lane_slices_max, lane.in_flight);
   const size_t count = std::min(room, slices.size());
   const Time now = Now();
-  const Link& link = LinkOf(lane.node, peer.node);
+  const Link& link = map_.LinkOf(lane.node, peer.node);
   for (const Slice& slice : slices.first(count)) {
     ++lane.in_flight;
     Code code = Validate(slice);
-    if (code == Code::kOk && Live(lane.node, lane.incarnation) == nullptr)
+    if (code == Code::kOk && map_.Live(lane.node, lane.incarnation) == nullptr)
       code = Code::kUnavailable;
     if (code != Code::kOk) {
       lane.ready.push_back({slice.cookie, code, Phase::kData});
@@ -196,7 +147,7 @@ size_t Core::Post(LaneState& lane, PeerState& peer, std::span<const Slice> slice
 
 size_t Core::Poll(LaneState& lane, std::span<Completion> out) {
   MutexLock lock(mutex_);
-  const Node* node = Find(lane.node);
+  const Node* node = map_.Find(lane.node);
   if (node && node->frozen && node->incarnation == lane.incarnation) return 0;
   while (RunNext()) {  // what is due, so that a passed wake_by() comes to an end
   }
@@ -212,7 +163,7 @@ void Core::Cancel(LaneState& lane, uint64_t cookie) {
   for (const uint32_t index : lane.flights) {
     Flight& flight = flights_[index];
     if (flight.cookie != cookie || flight.cancel_at != kNever) continue;
-    flight.cancel_at = Now() + LinkOf(lane.node, flight.peer->node).latency;
+    flight.cancel_at = Now() + map_.LinkOf(lane.node, flight.peer->node).latency;
   }
 }
 
@@ -230,19 +181,19 @@ void Core::EndAll(LaneState& lane, const PeerState* peer, Code code) {
 
 void Core::AddLane(LaneState& lane) {
   MutexLock lock(mutex_);
-  nodes_[lane.node].lanes.push_back(&lane);
+  map_.At(lane.node).lanes.push_back(&lane);
 }
 
 void Core::RemoveLane(LaneState& lane) {
   MutexLock lock(mutex_);
   EndAll(lane, nullptr, Code::kCancelled);
-  std::erase(nodes_[lane.node].lanes, &lane);
+  std::erase(map_.At(lane.node).lanes, &lane);
 }
 
 Time Core::WakeBy(const LaneState& lane) const {
   MutexLock lock(mutex_);
-  const auto node = nodes_.find(lane.node);
-  const bool frozen = node != nodes_.end() && node->second.frozen;
+  const Node* node = map_.Find(lane.node);
+  const bool frozen = node && node->frozen;
   if (frozen || lane.in_flight == 0) return kNever;
   if (!lane.ready.empty()) return Time{};
   return events_.empty() ? kNever : events_.top().at;
@@ -317,16 +268,16 @@ void Core::Run(uint32_t index) {
   if (flight.stage == Stage::kAnswer) return Finish(index, flight.outcome);
   const uint64_t here = flight.lane->node;
   const uint64_t there = flight.peer->node;
-  const Node* initiator = Find(here);
-  const Node* owner = Find(there);
-  const bool gone = Live(there, flight.peer->incarnation) == nullptr;
+  const Node* initiator = map_.Find(here);
+  const Node* owner = map_.Find(there);
+  const bool gone = map_.Live(there, flight.peer->incarnation) == nullptr;
   const bool silent = gone && owner && owner->silent;
   const bool frozen = (initiator && initiator->frozen) || (!gone && owner->frozen);
-  if (silent || frozen || Parted(here, there)) return Park(index);
+  if (silent || frozen || map_.Parted(here, there)) return Park(index);
   if (gone) return Answer(index, Code::kUnavailable);
   if (Now() >= flight.cancel_at) return Answer(index, Code::kCancelled);
-  if (flight.stage == Stage::kRequest) return Arrive(index, *Find(there));
-  Move(index, *Find(there));
+  if (flight.stage == Stage::kRequest) return Arrive(index, *map_.Find(there));
+  Move(index, *map_.Find(there));
 }
 
 // The request is at the owner: all of it is checked before a byte moves.
@@ -352,10 +303,10 @@ void Core::ScheduleStep(uint32_t index) {
   const uint64_t there = flight.peer->node;
   const uint64_t source = flight.op == Op::kRead ? there : here;
   const uint64_t target = flight.op == Op::kRead ? here : there;
-  const Link& link = LinkOf(source, target);
+  const Link& link = map_.LinkOf(source, target);
   const uint64_t bytes = std::min<uint64_t>(options_.step_bytes, flight.bytes - flight.moved);
-  Node& from = nodes_[source];
-  Node& to = nodes_[target];
+  Node& from = map_.At(source);
+  Node& to = map_.At(target);
   const Time starts = std::max({Now(), from.sends_until, to.receives_until});
   const Time ends = starts + TransmitTime(bytes, link.bandwidth);
   from.sends_until = ends;
@@ -373,7 +324,7 @@ void Core::Move(uint32_t index, Node& owner) {
   if (flight.moved >= flight.breaks_at) return Answer(index, Code::kUnavailable);
   if (flight.moved < flight.bytes) return ScheduleStep(index);
   ++owner.metrics.slices_served;
-  Node& initiator = nodes_[flight.lane->node];
+  Node& initiator = map_.At(flight.lane->node);
   for (Node* node : {&owner, &initiator}) {
     if (node->corrupt_next == 0) continue;
     --node->corrupt_next;
@@ -389,7 +340,7 @@ void Core::Move(uint32_t index, Node& owner) {
 }
 
 Code Core::CopyStep(Flight& flight, Node& owner) {
-  Node& initiator = nodes_[flight.lane->node];
+  Node& initiator = map_.At(flight.lane->node);
   const bool read = flight.op == Op::kRead;
   uint64_t left = options_.step_bytes;
   while (left > 0 && flight.piece < flight.pieces.size()) {
@@ -425,7 +376,7 @@ void Core::Spoil(Flight& flight) {
     *reinterpret_cast<std::byte*>(piece.local + offset) ^= std::byte{0x10};
     return;
   }
-  memory::RegionTable& regions = *nodes_[flight.peer->node].regions;
+  memory::RegionTable& regions = *map_.At(flight.peer->node).regions;
   const RegionKey& key = flight.keys[piece.key];
   if (regions.Enter(key, piece.remote, piece.size, Rights::kWrite) != Code::kOk) return;
   *reinterpret_cast<std::byte*>(piece.remote + offset) ^= std::byte{0x10};
@@ -439,7 +390,7 @@ void Core::Answer(uint32_t index, Code outcome) {
   flight.outcome = outcome;
   // The data of a read came with its answer.
   const bool arrived = flight.op == Op::kRead && outcome == Code::kOk;
-  const Duration back = LinkOf(flight.peer->node, flight.lane->node).latency;
+  const Duration back = map_.LinkOf(flight.peer->node, flight.lane->node).latency;
   Schedule(index, arrived ? Now() : Now() + back);
 }
 

@@ -13,17 +13,16 @@
 #include <cstdint>
 #include <deque>
 #include <queue>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/random.h"
+#include "transport/fake/map.h"
 #include "transport/fake/network.h"
 #include "transport/transport.h"
 
 namespace moonpool::fake {
 
-using transport::Completion;
 using transport::NodeId;
 using transport::Op;
 using transport::Phase;
@@ -35,15 +34,6 @@ struct PeerState {
   uint64_t incarnation = 0;
   Code code = Code::kOk;  // of the last failure
   Phase phase = Phase::kNone;
-};
-
-// What a Lane object is to the core. Guarded by the core's mutex.
-struct LaneState {
-  uint64_t node = 0;
-  uint64_t incarnation = 0;
-  size_t in_flight = 0;           // accepted, not yet returned by Poll
-  std::vector<uint32_t> flights;  // of them, those still under way
-  std::deque<Completion> ready;   // and those that wait for Poll
 };
 
 class Core {
@@ -75,27 +65,16 @@ class Core {
   Time NextEventAt() const;
   bool Step();
   uint64_t events_run() const;
-  void SetLink(uint64_t from, uint64_t to, const Link& link);
-  void SetPartitioned(uint64_t a, uint64_t b, bool partitioned);
-  void SetFrozen(uint64_t node, bool frozen);
-  void SetRefusing(uint64_t node, bool refusing);
-  void CorruptNext(uint64_t node, uint32_t count);
+  // Changes nodes or links under the lock; whoever waits for a thaw or a healing looks again.
+  template <typename Edit>
+  void Change(Edit edit) {
+    MutexLock lock(mutex_);
+    edit(map_);
+    Unpark();
+  }
 
  private:
   enum class Stage : uint8_t { kFree, kRequest, kData, kAnswer };
-
-  struct Node {
-    uint64_t incarnation = 0;
-    memory::RegionTable* regions = nullptr;  // null: not there
-    bool silent = false;                     // not there, and nothing answers for it
-    bool frozen = false;
-    bool refusing = false;
-    uint32_t corrupt_next = 0;
-    Time sends_until{};     // its network card is busy sending
-    Time receives_until{};  // and receiving
-    transport::TransportMetrics metrics;
-    std::vector<LaneState*> lanes;
-  };
 
   struct Flight {
     LaneState* lane = nullptr;
@@ -126,24 +105,7 @@ class Core {
     }
   };
 
-  struct PairState {
-    bool has_link = false;
-    bool partitioned = false;
-    Link link;
-  };
-
-  struct PairHash {
-    size_t operator()(const std::pair<uint64_t, uint64_t>& pair) const {
-      return pair.first * 0x9e3779b97f4a7c15u ^ pair.second;
-    }
-  };
-
   Time Now() const { return clock_.Now(); }
-  Node* Find(uint64_t node) MOONPOOL_REQUIRES(mutex_);
-  Node* Live(uint64_t node, uint64_t incarnation) MOONPOOL_REQUIRES(mutex_);
-  const Link& LinkOf(uint64_t from, uint64_t to) const MOONPOOL_REQUIRES(mutex_);
-  bool Parted(uint64_t a, uint64_t b) const MOONPOOL_REQUIRES(mutex_);
-
   void Remove(Node& node, Crash kind) MOONPOOL_REQUIRES(mutex_);
   void EndAll(LaneState& lane, const PeerState* peer, Code code) MOONPOOL_REQUIRES(mutex_);
   uint32_t TakeFlight() MOONPOOL_REQUIRES(mutex_);
@@ -165,9 +127,7 @@ class Core {
   const NetworkOptions options_;
   mutable Mutex mutex_;
   Random random_ MOONPOOL_GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, Node> nodes_ MOONPOOL_GUARDED_BY(mutex_);
-  std::unordered_map<std::pair<uint64_t, uint64_t>, PairState, PairHash> pairs_
-      MOONPOOL_GUARDED_BY(mutex_);
+  Map map_ MOONPOOL_GUARDED_BY(mutex_);
   std::vector<Flight> flights_ MOONPOOL_GUARDED_BY(mutex_);
   std::vector<uint32_t> free_ MOONPOOL_GUARDED_BY(mutex_);
   std::vector<Event> parked_ MOONPOOL_GUARDED_BY(mutex_);  // wait for a thaw or a healing

@@ -22,14 +22,20 @@ Time Network::NextEventAt() const { return core_->NextEventAt(); }
 bool Network::Step() { return core_->Step(); }
 uint64_t Network::events_run() const { return core_->events_run(); }
 void Network::SetLink(uint64_t from, uint64_t to, const Link& link) {
-  core_->SetLink(from, to, link);
+  core_->Change([&](Map& map) { map.SetLink(from, to, link); });
 }
 void Network::SetPartitioned(uint64_t a, uint64_t b, bool partitioned) {
-  core_->SetPartitioned(a, b, partitioned);
+  core_->Change([&](Map& map) { map.SetParted(a, b, partitioned); });
 }
-void Network::SetFrozen(uint64_t node, bool frozen) { core_->SetFrozen(node, frozen); }
-void Network::SetRefusing(uint64_t node, bool refusing) { core_->SetRefusing(node, refusing); }
+void Network::SetFrozen(uint64_t node, bool frozen) {
+  core_->Change([&](Map& map) { map.At(node).frozen = frozen; });
+}
+void Network::SetRefusing(uint64_t node, bool refusing) {
+  core_->Change([&](Map& map) { map.At(node).refusing = refusing; });
+}
+void Network::CorruptNext(uint64_t node, uint32_t count) {
+  core_->Change([&](Map& map) { map.At(node).corrupt_next = count; });
+}
 void Network::CrashNode(uint64_t node, Crash kind) { core_->CrashNode(node, kind); }
-void Network::CorruptNext(uint64_t node, uint32_t count) { core_->CorruptNext(node, count); }
 
 }  // namespace moonpool::fake
