@@ -116,7 +116,7 @@ Status Core::MakeWorkers() {
       MOONPOOL_ASSIGN_OR_RETURN(auto lane, entry.transport->OpenLane());
       lanes.push_back(std::move(lane));
     }
-    MOONPOOL_ASSIGN_OR_RETURN(auto worker, Worker::Create(i, clock_, *this, std::move(lanes), options_.spin_max));
+    MOONPOOL_ASSIGN_OR_RETURN(auto worker, Worker::Create({i, clock_, *this, std::move(lanes), options_.spin_max}));
     workers_.push_back(std::move(worker));
   }
   if (world_.threads) {

@@ -46,15 +46,17 @@ struct Worker::InFlight {
   uint64_t bytes = 0;
 };
 
-Worker::Worker(int index, Clock& clock, WorkerHooks& hooks, std::vector<std::unique_ptr<transport::Lane>> lanes,
-               Duration spin_max)
-    : index_(index), clock_(clock), hooks_(hooks), spin_max_(spin_max), lanes_(std::move(lanes)) {}
+Worker::Worker(WorkerOptions options)
+    : index_(options.index),
+      clock_(options.clock),
+      hooks_(options.hooks),
+      spin_max_(options.spin_max),
+      lanes_(std::move(options.lanes)) {}
 
 Worker::~Worker() { Stop(); }
 
-Result<std::unique_ptr<Worker>> Worker::Create(int index, Clock& clock, WorkerHooks& hooks,
-                                               std::vector<std::unique_ptr<transport::Lane>> lanes, Duration spin_max) {
-  std::unique_ptr<Worker> worker(new Worker(index, clock, hooks, std::move(lanes), spin_max));
+Result<std::unique_ptr<Worker>> Worker::Create(WorkerOptions options) {
+  std::unique_ptr<Worker> worker(new Worker(std::move(options)));
   MOONPOOL_RETURN_IF_ERROR(worker->OpenWaiting());
   return worker;
 }

@@ -42,10 +42,17 @@ class WorkerHooks {
   virtual void SliceDone(const SliceRef& slice, Path* path, const transport::Completion& completion) = 0;
 };
 
+struct WorkerOptions {
+  int index = 0;
+  Clock& clock;        // outlives the worker
+  WorkerHooks& hooks;  // outlives the worker
+  std::vector<std::unique_ptr<transport::Lane>> lanes;  // by transport index
+  Duration spin_max{0};
+};
+
 class Worker {
  public:
-  static Result<std::unique_ptr<Worker>> Create(int index, Clock& clock, WorkerHooks& hooks,
-                                                std::vector<std::unique_ptr<transport::Lane>> lanes, Duration spin_max);
+  static Result<std::unique_ptr<Worker>> Create(WorkerOptions options);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -89,8 +96,7 @@ class Worker {
     bool empty() const { return pushed.empty() && cancelled.empty() && detached.empty(); }
   };
 
-  Worker(int index, Clock& clock, WorkerHooks& hooks, std::vector<std::unique_ptr<transport::Lane>> lanes,
-         Duration spin_max);
+  explicit Worker(WorkerOptions options);
   Status OpenWaiting();
   void Run(const std::stop_token& stop);
   void NotifyThread();
