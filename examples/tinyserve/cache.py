@@ -55,7 +55,8 @@ class CacheLayout:
         numbers = np.asarray(pages, dtype=np.uint64)
         first = np.uint64(2 * layer * self.pages)
         runs = np.concatenate([first + numbers, first + np.uint64(self.pages) + numbers])
-        return np.uint64(base) + runs * np.uint64(self.page_bytes)
+        result: np.ndarray = np.uint64(base) + runs * np.uint64(self.page_bytes)
+        return result
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
