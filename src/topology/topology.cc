@@ -95,10 +95,10 @@ Matrix AffinityMatrix(const Topology& topology, NicKind kind) {
     matrix[Str("cpu:", node.id)] = Nearest(
         nics, [&](const Nic& nic) { return NodeDistance(topology, node.id, nic.numa_node); });
   }
-  for (const Accelerator& accelerator : topology.accelerators) {
-    matrix[accelerator.location] = Nearest(nics, [&](const Nic& nic) {
-      return std::pair(NodeDistance(topology, accelerator.numa_node, nic.numa_node),
-                       PciDistance(accelerator.pci_path, nic.pci_path));
+  for (const Device& device : topology.devices) {
+    matrix[device.location] = Nearest(nics, [&](const Nic& nic) {
+      return std::pair(NodeDistance(topology, device.numa_node, nic.numa_node),
+                       PciDistance(device.pci_path, nic.pci_path));
     });
   }
   return matrix;

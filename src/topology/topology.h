@@ -40,16 +40,17 @@ struct Nic {
   std::vector<std::string> via;  // a network interface's RDMA devices, and the other way round
 };
 
-struct Accelerator {
+// An accelerator with memory of its own.
+struct Device {
   std::string location;  // "cuda:0"; numbered in the order of PCI addresses
   std::string pci_path;
   int numa_node = -1;
 };
 
 struct Topology {
-  std::vector<NumaNode> nodes;            // by id; at least one
-  std::vector<Nic> nics;                  // by kind, then name
-  std::vector<Accelerator> accelerators;  // by location
+  std::vector<NumaNode> nodes;     // by id; at least one
+  std::vector<Nic> nics;           // by kind, then name
+  std::vector<Device> devices;     // by location
   std::vector<std::string> notes;  // what could not be found out, and what helped ("hwloc 2.9")
 };
 
