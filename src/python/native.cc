@@ -4,7 +4,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "python/descriptors.h"
 #include "python/engine_owner.h"
 #include "python/errors.h"
+#include "python/instance.h"
 #include "python/region.h"
 #include "python/waiting.h"
 #include "topology/probe.h"
@@ -191,8 +191,8 @@ void CheckWritable(EngineOwner& owner, const engine::Group& group) {
       RaiseInvalid(Str("local[", i, "]: a read would write into read-only memory"));
 }
 
-std::unique_ptr<Batch> Submit(Engine& self, std::span<const engine::Group> groups,
-                              const SubmitOptions& options, nb::object keeper) {
+nb::object Submit(Engine& self, std::span<const engine::Group> groups, const SubmitOptions& options,
+                  nb::object keeper) {
   EngineOwner& owner = self.owner();
   engine::Engine& engine = owner.engine();
   engine::BatchRequest request;
@@ -212,8 +212,8 @@ std::unique_ptr<Batch> Submit(Engine& self, std::span<const engine::Group> group
     handle = engine.Submit(request);
   }
   RaiseIfError(handle.status());
-  return std::make_unique<Batch>(self.shared(), Batch::Origin{*handle, options.to_queue},
-                                 std::move(keeper));
+  return MakeInstance<Batch>(self.shared(), Batch::Origin{*handle, options.to_queue},
+                             std::move(keeper));
 }
 
 SubmitOptions ParseSubmitOptions(const std::optional<double>& timeout, const std::string& priority,
@@ -247,8 +247,8 @@ void CheckMapped(uint64_t address, uint64_t size) {
   }
 }
 
-std::unique_ptr<Region> Register(Engine& self, nb::handle memory,
-                                 const std::optional<uint64_t>& size, const std::string& rights) {
+nb::object Register(Engine& self, nb::handle memory, const std::optional<uint64_t>& size,
+                    const std::string& rights) {
   const Rights allowed = ParseRights(rights);
   BorrowedMemory borrowed;
   // numpy's scalars offer their bytes as a buffer, too, and arrays offer __index__: only numbers have no
@@ -277,17 +277,16 @@ std::unique_ptr<Region> Register(Engine& self, nb::handle memory,
   if (borrowed.read_only) self.owner().AddReadOnly(borrowed.address, borrowed.size);
   const Region::Memory description{borrowed.address, borrowed.size, allowed, false,
                                    borrowed.read_only};
-  return std::make_unique<Region>(self.shared(), description, std::move(borrowed.keeps));
+  return MakeInstance<Region>(self.shared(), description, std::move(borrowed.keeps));
 }
 
-std::unique_ptr<Region> Allocate(Engine& self, uint64_t size, const std::string& rights,
-                                 bool huge_pages) {
+nb::object Allocate(Engine& self, uint64_t size, const std::string& rights, bool huge_pages) {
   const Rights allowed = ParseRights(rights);
   self.owner().FreeWhatCan();
   const auto info = self.Call<RegionInfo>(
       [=](engine::Engine& engine) { return engine.Allocate(size, allowed, huge_pages); }, "");
   const Region::Memory description{info.address, info.size, info.rights, true, false};
-  return std::make_unique<Region>(self.shared(), description, nb::object());
+  return MakeInstance<Region>(self.shared(), description, nb::object());
 }
 
 nb::list RegisterMany(Engine& self, const Descriptors& addresses, const Descriptors& sizes,
@@ -319,7 +318,7 @@ nb::list RegisterMany(Engine& self, const Descriptors& addresses, const Descript
   nb::list regions;
   for (size_t i = 0; i < count; ++i) {
     const Region::Memory description{addresses.span()[i], sizes.span()[i], rights, false, false};
-    regions.append(std::make_unique<Region>(self.shared(), description, nb::object()));
+    regions.append(MakeInstance<Region>(self.shared(), description, nb::object()));
   }
   return regions;
 }
@@ -354,8 +353,10 @@ void DeregisterMany(Engine& self, const nb::sequence& regions,
 // --- Binding -----
 
 void BindMemory(nb::class_<Engine>& type) {
-  type.def("register", &Register, nb::arg("memory"), nb::arg("size").none(), nb::arg("rights"))
-      .def("allocate", &Allocate, nb::arg("size"), nb::arg("rights"), nb::arg("huge_pages"))
+  type.def("register", &Register, nb::arg("memory"), nb::arg("size").none(), nb::arg("rights"),
+           nb::sig("def register(self, memory: object, size: int | None, rights: str) -> Region"))
+      .def("allocate", &Allocate, nb::arg("size"), nb::arg("rights"), nb::arg("huge_pages"),
+           nb::sig("def allocate(self, size: int, rights: str, huge_pages: bool) -> Region"))
       .def(
           "register_many",
           [](Engine& self, nb::handle addresses, nb::handle sizes, const std::string& rights) {
@@ -434,6 +435,12 @@ void BindSegments(nb::class_<Engine>& type) {
 }
 
 void BindBatches(nb::class_<Engine>& type) {
+  // Reads descriptors and does nothing with them: what tests/python/costs.py measures.
+  type.def("count_descriptors", [](Engine&, nb::handle local, nb::handle remote,
+                                   nb::handle lengths) {
+    return Descriptors(local, "local").span().size() + Descriptors(remote, "remote").span().size() +
+           Descriptors(lengths, "lengths").span().size();
+  });
   type.def(
           "transfer",
           [](Engine& self, nb::object keeper, int op, engine::SegmentHandle segment,
@@ -450,7 +457,11 @@ void BindBatches(nb::class_<Engine>& type) {
           },
           nb::arg("keeper"), nb::arg("op"), nb::arg("segment"), nb::arg("local"), nb::arg("remote"),
           nb::arg("lengths"), nb::arg("timeout").none(), nb::arg("priority"),
-          nb::arg("notify").none(), nb::arg("to_queue"), nb::arg("wait_follows"))
+          nb::arg("notify").none(), nb::arg("to_queue"), nb::arg("wait_follows"),
+          nb::sig(
+              "def transfer(self, keeper: object, op: int, segment: int, local: object, remote: "
+              "object, lengths: object, timeout: float | None, priority: str, notify: bytes | "
+              "None, to_queue: bool, wait_follows: bool) -> Batch"))
       .def(
           "submit",
           [](Engine& self, nb::object keeper, const nb::list& transfers,

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,6 +149,15 @@ def run_python(code: str, *arguments: str, **options: Any) -> subprocess.Complet
         env=environment,
         **options,
     )
+
+
+def find_program() -> str:
+    """The program `moonpool`: of the environment that moonpool is installed in, else of the build."""
+    build = Path(os.environ.get("MOONPOOL_BUILD", ROOT / "build" / "release"))
+    for folder in (Path(sysconfig.get_path("scripts")), build / "bin"):
+        if (folder / "moonpool").exists():
+            return str(folder / "moonpool")
+    pytest.skip("the program is neither installed nor built")
 
 
 class Meanwhile:

@@ -6,23 +6,17 @@ import json
 import os
 import signal
 import subprocess
-import sysconfig
-from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LONG, ROOT, Pair
+from conftest import LONG, Pair, find_program
 
 import moonpool
 
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    build = Path(os.environ.get("MOONPOOL_BUILD", ROOT / "build" / "release"))
-    for folder in (Path(sysconfig.get_path("scripts")), build / "bin"):
-        if (folder / "moonpool").exists():
-            return str(folder / "moonpool")
-    pytest.skip("the program is neither installed nor built")
+    return find_program()
 
 
 def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -43,9 +43,7 @@ def number(name: str, default: int) -> int:
 
 
 def transfer_timeout_seconds() -> int:
-    return max(
-        number("MC_TRANSFER_TIMEOUT", _DEFAULT_TIMEOUT_SECONDS), _SHORTEST_TIMEOUT_SECONDS
-    )
+    return max(number("MC_TRANSFER_TIMEOUT", _DEFAULT_TIMEOUT_SECONDS), _SHORTEST_TIMEOUT_SECONDS)
 
 
 def log_level() -> str | None:
@@ -106,7 +104,9 @@ def listen_addresses(port_wanted: int | None) -> Iterator[str]:
     low = number("MC_MIN_RPC_PORT", number("MC_MIN_PRC_PORT", _RPC_PORTS[0]))
     high = number("MC_MAX_RPC_PORT", number("MC_MAX_PRC_PORT", _RPC_PORTS[1]))
     if not 1 <= low <= high <= 65535:
-        raise ValueError(f"MC_MIN_RPC_PORT .. MC_MAX_RPC_PORT: {low} .. {high} is no range of ports")
+        raise ValueError(
+            f"MC_MIN_RPC_PORT .. MC_MAX_RPC_PORT: {low} .. {high} is no range of ports"
+        )
     ports = range(low, high + 1)
     for port in random.sample(ports, min(len(ports), _PORT_TRIES)):
         yield f":{port}"

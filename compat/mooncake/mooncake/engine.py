@@ -470,9 +470,7 @@ class TransferEngine:
         opcode: TransferOpcode,
         transport_hint: str = "",
     ) -> int:
-        return self._async(
-            int(opcode), target_hostname, buffers, peer_buffer_addresses, lengths
-        )
+        return self._async(int(opcode), target_hostname, buffers, peer_buffer_addresses, lengths)
 
     def transfer_submit_write(
         self,
@@ -568,7 +566,9 @@ class TransferEngine:
         segment = state.segment(target, timeout)
         if 0 in lengths:
             kept = [i for i, length in enumerate(lengths) if length != 0]
-            local, remote, lengths = ([values[i] for i in kept] for values in (local, remote, lengths))
+            local, remote, lengths = (
+                [values[i] for i in kept] for values in (local, remote, lengths)
+            )
         payload = None if notify is None else _encode_notify(notify)
         if len(lengths) == 0:
             if payload is not None:
