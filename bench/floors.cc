@@ -91,20 +91,21 @@ uint16_t ServeFloors() {
   MOONPOOL_CHECK(::listen(listener, 64) == 0);
   MOONPOOL_CHECK(::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size) == 0);
   // Lives as long as the process: never joined, so it is kept in a heap cell that is not freed.
-  static Thread* const acceptor = std::make_unique<Thread>("bench-accept", [listener](const std::stop_token&) {
-    std::vector<Thread> serving;
-    for (;;) {
-      const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-      if (fd < 0) continue;
-      serving.emplace_back("bench-floor", [fd](const std::stop_token&) {
-        const UniqueFd owned(fd);
-        Tune(fd);
-        char kind = 0;
-        if (::recv(fd, &kind, 1, MSG_WAITALL) != 1) return;
-        kind == 'S' ? Sink(fd) : Echo(fd);
-      });
-    }
-  }).release();
+  static Thread* const acceptor =
+      std::make_unique<Thread>("bench-accept", [listener](const std::stop_token&) {
+        std::vector<Thread> serving;
+        for (;;) {
+          const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+          if (fd < 0) continue;
+          serving.emplace_back("bench-floor", [fd](const std::stop_token&) {
+            const UniqueFd owned(fd);
+            Tune(fd);
+            char kind = 0;
+            if (::recv(fd, &kind, 1, MSG_WAITALL) != 1) return;
+            kind == 'S' ? Sink(fd) : Echo(fd);
+          });
+        }
+      }).release();
   (void)acceptor;
   return ntohs(at.sin_port);
 }
@@ -134,14 +135,16 @@ double RawStreams(uint16_t port, int streams, size_t chunk, Duration time) {
 
 std::vector<double> RawPingPong(uint16_t port, size_t size, Duration spin, Duration time) {
   const UniqueFd fd = Dial(port, 'E');
-  const uint32_t header[2] = {static_cast<uint32_t>(size),
-                              static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(spin).count())};
+  const uint32_t header[2] = {
+      static_cast<uint32_t>(size),
+      static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(spin).count())};
   MOONPOOL_CHECK(::send(fd.get(), header, sizeof(header), MSG_NOSIGNAL) == sizeof(header));
   std::vector<char> buffer = Pages(size);
   std::vector<double> trips;
   const Time until = BootClock::now() + time;
   for (Time before = BootClock::now(); before < until;) {
-    MOONPOOL_CHECK(::send(fd.get(), buffer.data(), size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
+    MOONPOOL_CHECK(::send(fd.get(), buffer.data(), size, MSG_NOSIGNAL) ==
+                   static_cast<ssize_t>(size));
     char answer = 0;
     MOONPOOL_CHECK(Receive(fd.get(), &answer, 1, spin));
     const Time now = BootClock::now();
@@ -158,7 +161,8 @@ double Memcpy(size_t block, size_t span, Duration time) {
   const Time start = BootClock::now();
   Time now = start;
   while (now < start + time) {
-    for (size_t at = 0; at + block <= span; at += block) std::memcpy(to.data() + at, from.data() + at, block);
+    for (size_t at = 0; at + block <= span; at += block)
+      std::memcpy(to.data() + at, from.data() + at, block);
     bytes += span / block * block;
     now = BootClock::now();
   }

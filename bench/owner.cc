@@ -21,8 +21,11 @@ Result<Owner> StartOwner(const OwnerOptions& options) {
   int down[2];
   int up[2];
   if (::pipe(down) != 0 || ::pipe(up) != 0) return Status(Code::kExhausted, "no pipes");
-  const std::vector<std::string> words = {"moonpool_bench", "owner", options.transport.empty() ? "auto" : options.transport,
-                                          options.checksum ? "1" : "0", options.engine_memory ? "1" : "0",
+  const std::vector<std::string> words = {"moonpool_bench",
+                                          "owner",
+                                          options.transport.empty() ? "auto" : options.transport,
+                                          options.checksum ? "1" : "0",
+                                          options.engine_memory ? "1" : "0",
                                           std::to_string(options.bytes)};
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
@@ -73,7 +76,8 @@ int OwnerMain(int argc, char** argv) {
   const uint64_t bytes = std::strtoull(argv[5], nullptr, 10);
   SystemClock clock;
   Logger log(LogLevel::kWarning);
-  auto made = engine::Engine::Create(options, {clock, log, transport::BuiltinFactories(), nullptr, nullptr, {}, true});
+  auto made = engine::Engine::Create(
+      options, {clock, log, transport::BuiltinFactories(), nullptr, nullptr, {}, true});
   if (!made.ok()) {
     std::fprintf(stderr, "owner: %s\n", made.status().ToString().c_str());
     return 1;
@@ -91,7 +95,8 @@ int OwnerMain(int argc, char** argv) {
     if (!(*made)->Register(heap.data(), bytes, Rights::kReadWrite).ok()) return 1;
   }
   const uint16_t port = ServeFloors();
-  std::printf("%s %llu %u\n", (*made)->address().c_str(), static_cast<unsigned long long>(base), port);
+  std::printf("%s %llu %u\n", (*made)->address().c_str(), static_cast<unsigned long long>(base),
+              port);
   std::fflush(stdout);
   char c = 0;
   while (::read(STDIN_FILENO, &c, 1) > 0) continue;

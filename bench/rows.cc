@@ -33,7 +33,8 @@ Shape MakeShape(const Row& row, uint64_t local, uint64_t remote) {
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
@@ -70,8 +71,8 @@ class Runner {
 
  private:
   Result<engine::BatchHandle> Submit() {
-    const engine::Group group{segment_, row_.write ? transport::Op::kWrite : transport::Op::kRead, shape_.local,
-                              shape_.remote, shape_.lengths};
+    const engine::Group group{segment_, row_.write ? transport::Op::kWrite : transport::Op::kRead,
+                              shape_.local, shape_.remote, shape_.lengths};
     engine::BatchRequest request;
     request.groups = {&group, 1};
     request.wait_follows = true;
@@ -91,7 +92,8 @@ double FloorOf(const Row& row, const Owner& owner, Duration time) {
     case FloorKind::kPingPong:
       return Median(RawPingPong(owner.floor_port, row.block, std::chrono::microseconds(50), time));
     case FloorKind::kMemcpy:
-      return Memcpy(row.block * row.count, std::max<uint64_t>(row.block * row.count, 64 << 20), time);
+      return Memcpy(row.block * row.count, std::max<uint64_t>(row.block * row.count, 64 << 20),
+                    time);
     case FloorKind::kProcessRead:
       return ProcessRead({owner.pid, owner.base, 64 << 20}, row.block, row.count, time);
   }
@@ -103,16 +105,24 @@ void AddTcpRows(std::vector<Row>& rows) {
     for (const bool write : {true, false}) {
       const std::string kind = Str(write ? "write" : "read", checksum ? " crc" : "");
       for (const uint64_t block : {256u << 10, 1u << 20, 4u << 20}) {
-        rows.push_back({Str("tcp ", kind, " 16 x ", block >> 10, " KiB"), "tcp", checksum, true, write, block, 16, FloorKind::kStreams});
+        rows.push_back({Str("tcp ", kind, " 16 x ", block >> 10, " KiB"), "tcp", checksum, true,
+                        write, block, 16, FloorKind::kStreams});
       }
       if (!checksum) continue;
-      rows.push_back({Str("tcp ", kind, " 16 x 64 KiB"), "tcp", true, true, write, 64 << 10, 16, FloorKind::kStreams});
-      rows.push_back({Str("tcp ", kind, " 128 x 64 KiB"), "tcp", true, true, write, 64 << 10, 128, FloorKind::kStreams});
-      rows.push_back({Str("tcp ", kind, " 128 x 4 KiB"), "tcp", true, true, write, 4 << 10, 128, FloorKind::kStreams});
-      rows.push_back({Str("tcp ", kind, " 40960 x 4 KiB"), "tcp", true, true, write, 4 << 10, 40960, FloorKind::kStreams});
-      rows.push_back({Str("tcp ", kind, " 8192 x 256 B"), "tcp", true, true, write, 256, 8192, FloorKind::kStreams});
-      rows.push_back({Str("tcp ", kind, " 1 x 64 B"), "tcp", true, true, write, 64, 1, FloorKind::kPingPong});
-      rows.push_back({Str("tcp ", kind, " 1 x 4 KiB"), "tcp", true, true, write, 4 << 10, 1, FloorKind::kPingPong});
+      rows.push_back({Str("tcp ", kind, " 16 x 64 KiB"), "tcp", true, true, write, 64 << 10, 16,
+                      FloorKind::kStreams});
+      rows.push_back({Str("tcp ", kind, " 128 x 64 KiB"), "tcp", true, true, write, 64 << 10, 128,
+                      FloorKind::kStreams});
+      rows.push_back({Str("tcp ", kind, " 128 x 4 KiB"), "tcp", true, true, write, 4 << 10, 128,
+                      FloorKind::kStreams});
+      rows.push_back({Str("tcp ", kind, " 40960 x 4 KiB"), "tcp", true, true, write, 4 << 10, 40960,
+                      FloorKind::kStreams});
+      rows.push_back({Str("tcp ", kind, " 8192 x 256 B"), "tcp", true, true, write, 256, 8192,
+                      FloorKind::kStreams});
+      rows.push_back(
+          {Str("tcp ", kind, " 1 x 64 B"), "tcp", true, true, write, 64, 1, FloorKind::kPingPong});
+      rows.push_back({Str("tcp ", kind, " 1 x 4 KiB"), "tcp", true, true, write, 4 << 10, 1,
+                      FloorKind::kPingPong});
     }
   }
 }
@@ -123,10 +133,13 @@ void AddLocalRows(std::vector<Row>& rows) {
       const std::string kind = Str(write ? "write" : "read", engine_memory ? " memfd" : " heap");
       const FloorKind floor = engine_memory ? FloorKind::kMemcpy : FloorKind::kProcessRead;
       for (const uint64_t block : {1u << 20, 4u << 20, 16u << 20}) {
-        rows.push_back({Str("local ", kind, " 1 x ", block >> 20, " MiB"), "local", false, engine_memory, write, block, 1, floor});
+        rows.push_back({Str("local ", kind, " 1 x ", block >> 20, " MiB"), "local", false,
+                        engine_memory, write, block, 1, floor});
       }
-      rows.push_back({Str("local ", kind, " 16 x 1 MiB"), "local", false, engine_memory, write, 1 << 20, 16, floor});
-      rows.push_back({Str("local ", kind, " 128 x 4 KiB"), "local", false, engine_memory, write, 4 << 10, 128, FloorKind::kProcessRead});
+      rows.push_back({Str("local ", kind, " 16 x 1 MiB"), "local", false, engine_memory, write,
+                      1 << 20, 16, floor});
+      rows.push_back({Str("local ", kind, " 128 x 4 KiB"), "local", false, engine_memory, write,
+                      4 << 10, 128, FloorKind::kProcessRead});
     }
   }
 }
@@ -140,8 +153,14 @@ std::vector<Row> AllRows() {
   return rows;
 }
 
+double MeasureFloor(const Row& row, const Owner& owner, double seconds) {
+  return FloorOf(row, owner,
+                 std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
+}
+
 Result<Measured> Measure(const Row& row, int rounds, double seconds) {
-  MOONPOOL_ASSIGN_OR_RETURN(Owner owner, StartOwner({row.transport, row.checksum, row.engine_memory, kMemory}));
+  MOONPOOL_ASSIGN_OR_RETURN(Owner owner,
+                            StartOwner({row.transport, row.checksum, row.engine_memory, kMemory}));
   SystemClock clock;
   Logger log(LogLevel::kWarning);
   engine::Options options;
@@ -149,11 +168,14 @@ Result<Measured> Measure(const Row& row, int rounds, double seconds) {
   options.transports = {row.transport};
   options.checksum = row.checksum;
   MOONPOOL_ASSIGN_OR_RETURN(
-      auto engine, engine::Engine::Create(options, {clock, log, transport::BuiltinFactories(), nullptr, nullptr, {}, true}));
+      auto engine,
+      engine::Engine::Create(
+          options, {clock, log, transport::BuiltinFactories(), nullptr, nullptr, {}, true}));
   std::vector<uint8_t> heap;
   uint64_t local = 0;
   if (row.engine_memory) {
-    MOONPOOL_ASSIGN_OR_RETURN(const RegionInfo region, engine->Allocate(kMemory, Rights::kReadWrite, false));
+    MOONPOOL_ASSIGN_OR_RETURN(const RegionInfo region,
+                              engine->Allocate(kMemory, Rights::kReadWrite, false));
     local = region.address;
     std::memset(reinterpret_cast<void*>(local), 2, kMemory);
   } else {
@@ -161,9 +183,11 @@ Result<Measured> Measure(const Row& row, int rounds, double seconds) {
     local = reinterpret_cast<uint64_t>(heap.data());
     MOONPOOL_RETURN_IF_ERROR(engine->Register(heap.data(), kMemory, Rights::kReadWrite).status());
   }
-  MOONPOOL_ASSIGN_OR_RETURN(const auto segment, engine->Open(owner.address, std::chrono::seconds(10)));
+  MOONPOOL_ASSIGN_OR_RETURN(const auto segment,
+                            engine->Open(owner.address, std::chrono::seconds(10)));
   Runner runner(*engine, segment, row, MakeShape(row, local, owner.base));
-  const Duration slice = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  const Duration slice =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   std::vector<double> rates;
   std::vector<double> floors;
   std::vector<double> trips;
@@ -179,7 +203,8 @@ Result<Measured> Measure(const Row& row, int rounds, double seconds) {
   StopOwner(owner);
   Measured measured{row, Median(rates), 0, Median(trips), Percentile99(trips), Median(floors), 0};
   measured.descriptors = measured.rate / static_cast<double>(row.block);
-  measured.ratio = row.floor == FloorKind::kPingPong ? measured.seconds_median / measured.floor : measured.rate / measured.floor;
+  measured.ratio = row.floor == FloorKind::kPingPong ? measured.seconds_median / measured.floor
+                                                     : measured.rate / measured.floor;
   return measured;
 }
 

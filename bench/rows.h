@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "owner.h"
 
 namespace moonpool::bench {
 
@@ -25,8 +26,8 @@ struct Row {
 
 struct Measured {
   Row row;
-  double rate = 0;         // bytes per second, median of the rounds
-  double descriptors = 0;  // per second
+  double rate = 0;            // bytes per second, median of the rounds
+  double descriptors = 0;     // per second
   double seconds_median = 0;  // of one batch
   double seconds_p99 = 0;
   double floor = 0;  // bytes per second, or seconds of a round trip
@@ -34,6 +35,8 @@ struct Measured {
 };
 
 std::vector<Row> AllRows();
+// The floor of `row` alone, as in Measured.
+double MeasureFloor(const Row& row, const Owner& owner, double seconds);
 Result<Measured> Measure(const Row& row, int rounds, double seconds);
 
 }  // namespace moonpool::bench
