@@ -167,7 +167,7 @@ void ProbeAccelerators(const fs::path& sys, Topology& topology) {
     } else {
       continue;
     }
-    topology.devices.push_back({location, sysfs::PciPath(device), NodeOfDevice(device)});
+    topology.accelerators.push_back({location, sysfs::PciPath(device), NodeOfDevice(device)});
   }
 }
 
@@ -203,7 +203,7 @@ Result<Topology> Probe(const std::string& root) {
     for (Nic& nic : topology.nics) {
       if (nic.numa_node < 0 && !nic.is_virtual) nic.numa_node = only;
     }
-    for (Device& a : topology.devices) {
+    for (Device& a : topology.accelerators) {
       if (a.numa_node < 0) a.numa_node = only;
     }
   }

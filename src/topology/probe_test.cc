@@ -177,11 +177,11 @@ TEST_F(ProbeTest, AcceleratorsAreNumberedByPciAddressAndOtherDevicesIgnored) {
   card("0000:0d:00.0", "0x10de\n", "0x040300\n");  // its sound
   card("0000:0e:00.0", "0x8086\n", "0x030000\n");
   const Topology t = Probed();
-  ASSERT_EQ(t.devices.size(), 3u);
-  EXPECT_EQ(t.devices[0].location, "cuda:0");
-  EXPECT_THAT(t.devices[0].pci_path, HasSubstr("0000:0a:00.0"));
-  EXPECT_EQ(t.devices[1].location, "cuda:1");
-  EXPECT_EQ(t.devices[2].location, "hip:0");
+  ASSERT_EQ(t.accelerators.size(), 3u);
+  EXPECT_EQ(t.accelerators[0].location, "cuda:0");
+  EXPECT_THAT(t.accelerators[0].pci_path, HasSubstr("0000:0a:00.0"));
+  EXPECT_EQ(t.accelerators[1].location, "cuda:1");
+  EXPECT_EQ(t.accelerators[2].location, "hip:0");
 }
 
 TEST_F(ProbeTest, GarbageInFilesLeavesDefaults) {
@@ -219,7 +219,7 @@ TEST(Probe, ThisMachineHasANodeWithProcessors) {
   ASSERT_FALSE(probed->nodes.empty());
   const auto read = FromMooncakeJson(ToMooncakeJson(AffinityMatrix(*probed, NicKind::kNetwork)));
   ASSERT_TRUE(read.ok());
-  EXPECT_EQ(read->size(), probed->nodes.size() + probed->devices.size());
+  EXPECT_EQ(read->size(), probed->nodes.size() + probed->accelerators.size());
 }
 
 TEST(Hwloc, AnswersOrSaysWhyNot) {

@@ -95,7 +95,7 @@ Matrix AffinityMatrix(const Topology& topology, NicKind kind) {
     matrix[Str("cpu:", node.id)] = Nearest(
         nics, [&](const Nic& nic) { return NodeDistance(topology, node.id, nic.numa_node); });
   }
-  for (const Device& device : topology.devices) {
+  for (const Device& device : topology.accelerators) {
     matrix[device.location] = Nearest(nics, [&](const Nic& nic) {
       return std::pair(NodeDistance(topology, device.numa_node, nic.numa_node),
                        PciDistance(device.pci_path, nic.pci_path));

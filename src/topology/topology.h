@@ -46,12 +46,13 @@ struct Device {
   std::string pci_path;
   int numa_node = -1;
 };
+using Accelerator = Device;  // the name in use by programs written before the glossary had its word
 
 struct Topology {
-  std::vector<NumaNode> nodes;     // by id; at least one
-  std::vector<Nic> nics;           // by kind, then name
-  std::vector<Device> devices;     // by location
-  std::vector<std::string> notes;  // what could not be found out, and what helped ("hwloc 2.9")
+  std::vector<NumaNode> nodes;       // by id; at least one
+  std::vector<Nic> nics;             // by kind, then name
+  std::vector<Device> accelerators;  // by location
+  std::vector<std::string> notes;    // what could not be found out, and what helped ("hwloc 2.9")
 };
 
 // How many bridges lie between two devices: 0 the same device, 1 siblings behind one bridge, and so

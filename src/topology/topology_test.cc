@@ -31,8 +31,8 @@ Topology TwoSockets() {
   t.nics = {RdmaNic("mlx5_0", 0, std::string(kSwitchA) + "0000:03:00.0"),
             RdmaNic("mlx5_1", 0, std::string(kSwitchB) + "0000:04:00.0"),
             RdmaNic("mlx5_2", 1, "pci0000:80/0000:80:01.0")};
-  t.devices = {{"cuda:0", std::string(kSwitchA) + "0000:05:00.0", 0},
-               {"cuda:1", std::string(kSwitchB) + "0000:06:00.0", 0}};
+  t.accelerators = {{"cuda:0", std::string(kSwitchA) + "0000:05:00.0", 0},
+                    {"cuda:1", std::string(kSwitchB) + "0000:06:00.0", 0}};
   return t;
 }
 
