@@ -266,6 +266,7 @@ bool Link::ReceivePayload(Time now, bool* drained) {
     return true;
   }
   if (n <= 0) return !BreakOnError(n, now);
+  OrderForSanitizer(fd_.get());
   *drained = static_cast<size_t>(n) < step.bytes;
   received_ += static_cast<size_t>(n);
   last_progress_ = now;

@@ -249,6 +249,7 @@ bool Serving::ReceivePayload(bool* drained) {
   const long n = FencedSyscall(stores ? DeadlineOf(request_.head) : kNever, SYS_readv, fd_.get(),
                                reinterpret_cast<long>(step.ranges), step.count);
   if (n > 0) {
+    OrderForSanitizer(fd_.get());
     *drained = static_cast<size_t>(n) < step.bytes;
     turn_bytes_ += static_cast<size_t>(n);
     const bool sum = stores && request_.head.checksum;
