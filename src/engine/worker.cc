@@ -1,5 +1,6 @@
 #include "engine/worker.h"
 
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -24,7 +25,8 @@ constexpr Duration kGrace = std::chrono::microseconds(50);
 constexpr int kSpinCreditMax = 8;
 constexpr int kSpinCreditMin = -32;  // then one more try
 
-void Pause() { __builtin_ia32_pause(); }
+// A busy wait must not keep the processor from the very thread whose answer it waits for.
+void Pause() { ::sched_yield(); }
 
 }  // namespace
 
