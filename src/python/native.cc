@@ -508,7 +508,8 @@ void BindEngine(nb::module_& module) {
           [](Engine* self, const nb::dict& settings) {
             new (self) Engine(ParseSettings(settings));
           },
-          nb::arg("settings"))
+          nb::arg("settings"),
+          nb::sig("def __init__(self, settings: dict[str, typing.Any]) -> None"))
       .def("name", [](Engine& self) { return self.owner().engine().name(); })
       .def("address", [](Engine& self) { return self.owner().engine().address(); })
       .def(

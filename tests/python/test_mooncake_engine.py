@@ -548,9 +548,11 @@ def test_probe_and_first_buffer(here: Node, there: Node) -> None:
     assert here.engine.get_first_buffer_address(there.name) == there.address
     there.engine.unregister_memory(there.address)
     assert here.engine.get_first_buffer_address(there.name) == 0
-    assert here.engine.send_probe(UNKNOWN) == -200
+    assert here.engine.send_probe(UNKNOWN) == -102
     assert here.engine.get_first_buffer_address(UNKNOWN) == 0
-    assert here.engine.send_probe(peer_server_name="not an address") == -200
+    assert here.engine.send_probe(peer_server_name="not an address") == -101
+    assert here.engine.send_probe("nowhere.invalid:1") != 0
+    assert here.engine.send_probe("") == -101
     assert here.engine.warmup_efa_segment(segment_name=there.name) == 0
 
 

@@ -88,11 +88,21 @@ def test_the_stub_is_what_the_extension_says(tmp_path: Path) -> None:
         pytest.skip("nanobind is not installed")
     made = tmp_path / "_native.pyi"
     subprocess.run(
-        [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "moonpool._native", "-o", str(made)],
+        [
+            sys.executable,
+            "-m",
+            "nanobind.stubgen",
+            "-q",
+            "-P",
+            "-m",
+            "moonpool._native",
+            "-o",
+            str(made),
+        ],
         check=True,
     )
     assert made.read_text() == (PACKAGE / "_native.pyi").read_text(), (
-        "regenerate it: python -m nanobind.stubgen -m moonpool._native "
+        "regenerate it: python -m nanobind.stubgen -P -m moonpool._native "
         "-o src/python/moonpool/_native.pyi"
     )
 

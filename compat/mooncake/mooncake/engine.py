@@ -20,7 +20,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import moonpool
@@ -58,6 +58,8 @@ _ADDRESS_NOT_REGISTERED = -3
 _BATCH_BUSY = -4
 _DEVICE_NOT_FOUND = -6
 _ADDRESS_OVERLAPPED = -7
+_DNS = -101
+_SOCKET = -102
 _METADATA = -200
 _MEMORY = -302
 
@@ -72,6 +74,8 @@ class TransferOpcode(enum.IntEnum):
     READ = 0
     WRITE = 1
 
+
+_Opcode = TransferOpcode  # Inside TransferEngine the name is an attribute.
 
 Read = TransferOpcode.Read
 Write = TransferOpcode.Write
@@ -401,7 +405,7 @@ class TransferEngine:
         buffer: int,
         peer_buffer_address: int,
         length: int,
-        opcode: TransferOpcode,
+        opcode: _Opcode,
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
@@ -415,7 +419,7 @@ class TransferEngine:
         buffers: Sequence[int],
         peer_buffer_addresses: Sequence[int],
         lengths: Sequence[int],
-        opcode: TransferOpcode,
+        opcode: _Opcode,
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
@@ -467,7 +471,7 @@ class TransferEngine:
         buffers: Sequence[int],
         peer_buffer_addresses: Sequence[int],
         lengths: Sequence[int],
-        opcode: TransferOpcode,
+        opcode: _Opcode,
         transport_hint: str = "",
     ) -> int:
         return self._async(int(opcode), target_hostname, buffers, peer_buffer_addresses, lengths)
@@ -593,23 +597,31 @@ class TransferEngine:
 
     def get_first_buffer_address(self, segment_name: str, /) -> int:
         """The lowest address that the peer offers; 0 if it is unknown or offers none."""
-        regions = self._ask(segment_name, lambda segment: segment.refresh(_PROBE_SECONDS))
+        try:
+            regions = self._regions_of(segment_name)
+        except moonpool.Error as error:
+            _log.warning("%s was not reached: %s", segment_name, error)
+            return 0
         return regions[0].address if regions else 0
 
     def send_probe(self, peer_server_name: str) -> int:
+        """0 reachable; -200 not in the registry, -101 no such host, -102 it does not answer."""
         if self._state is None:
             return -1
-        reached = self._ask(peer_server_name, lambda segment: segment.refresh(_PROBE_SECONDS))
-        return _METADATA if reached is None else 0
-
-    def _ask(self, name: str, question: Callable[[moonpool.Segment], Any]) -> Any:
-        if self._state is None:
-            return None
         try:
-            return question(self._state.segment(name, _PROBE_SECONDS))
+            self._regions_of(peer_server_name)
         except moonpool.Error as error:
-            _log.warning("%s was not reached: %s", name, error)
-            return None
+            _log.warning("%s was not reached: %s", peer_server_name, error)
+            if isinstance(error, moonpool.NotFound):
+                return _METADATA
+            no_host = isinstance(error, moonpool.InvalidArgument) or error.phase == "resolve"
+            return _DNS if no_host else _SOCKET
+        return 0
+
+    def _regions_of(self, name: str) -> list[moonpool.RemoteRegion]:
+        if self._state is None:
+            return []
+        return self._state.segment(name, _PROBE_SECONDS).refresh(_PROBE_SECONDS)
 
     def warmup_efa_segment(self, segment_name: str) -> int:
         return 0
