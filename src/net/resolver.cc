@@ -39,8 +39,12 @@ struct Job {
   std::optional<Endpoints> result MOONPOOL_GUARDED_BY(mutex);
   bool cancelled MOONPOOL_GUARDED_BY(mutex) = false;
 
-  bool Done() MOONPOOL_EXCLUDES(mutex) {
+  bool Done(Duration patience = Duration(0)) MOONPOOL_EXCLUDES(mutex) {
+    const Time until = BootClock::now() + patience;
     MutexLock lock(mutex);
+    while (!result.has_value() && BootClock::now() < until) {
+      changed.WaitFor(mutex, until - BootClock::now());
+    }
     return result.has_value();
   }
 };
@@ -57,16 +61,19 @@ struct Resolver::State {
   std::map<std::string, Running> running MOONPOOL_GUARDED_BY(mutex);
 };
 
-Resolver::Resolver(const Clock& clock, Lookup lookup)
+Resolver::Resolver(const Clock& clock, Lookup lookup, Duration goodbye)
     : clock_(clock),
       lookup_(lookup ? std::move(lookup) : Lookup(SystemLookup)),
+      goodbye_(goodbye),
       state_(std::make_unique<State>()) {}
 
 Resolver::~Resolver() {
   Cancel();
+  const Time until = BootClock::now() + goodbye_;
   MutexLock lock(state_->mutex);
   for (auto& [host, running] : state_->running) {
-    if (running.job->Done()) continue;  // its thread is about to end: joined by the map
+    // Done: its thread is about to end, and is joined by the map.
+    if (running.job->Done(std::max(Duration(0), until - BootClock::now()))) continue;
     // Stuck inside the C library; see the header.
     [[maybe_unused]] Thread* abandoned =
         std::make_unique<Thread>(std::move(running.thread)).release();

@@ -5,8 +5,8 @@
 // its deadline has passed. Numeric addresses need no look-up and never block.
 //
 // At most kLookupsMax look-ups run at once; callers that ask for a name that is being looked up
-// share that look-up. A look-up that is stuck inside the C library when the resolver is destroyed
-// is abandoned: its thread owns all that it touches.
+// share that look-up. A look-up that is still stuck inside the C library a moment after the resolver
+// was destroyed is abandoned: its thread owns all that it touches.
 //
 // Not responsible for: caching (the C library and its daemons do that).
 // Threads: thread-safe. Errors: kUnavailable (no such name, name server failed), kTimedOut,
@@ -31,7 +31,9 @@ class Resolver {
   // What does the look-up, and may block; the port of its endpoints is ignored. Replaced in tests.
   using Lookup = std::function<Result<std::vector<Endpoint>>(const std::string& host)>;
 
-  explicit Resolver(const Clock& clock, Lookup lookup = {});
+  // `goodbye`: how long the destructor waits for look-ups, all together.
+  explicit Resolver(const Clock& clock, Lookup lookup = {},
+                    Duration goodbye = std::chrono::milliseconds(50));
   ~Resolver();
   Resolver(const Resolver&) = delete;
   Resolver& operator=(const Resolver&) = delete;
@@ -46,6 +48,7 @@ class Resolver {
   struct State;
   const Clock& clock_;
   const Lookup lookup_;
+  const Duration goodbye_;
   const std::unique_ptr<State> state_;
 };
 

@@ -68,7 +68,7 @@ TEST(ResolverTest, FailureNamesTheHost) {
 
 TEST(ResolverTest, AStuckLookupEndsAtTheDeadlineAndIsShared) {
   const auto stuck = std::make_shared<Stuck>();
-  Resolver resolver(RealClock(), stuck->lookup(stuck));
+  Resolver resolver(RealClock(), stuck->lookup(stuck), testing::Patience());
   for (int i = 0; i < 3; ++i) {
     const auto found =
         resolver.Resolve({"node7", 80}, After(BootClock::now(), std::chrono::milliseconds(5)));
@@ -82,7 +82,7 @@ TEST(ResolverTest, AStuckLookupEndsAtTheDeadlineAndIsShared) {
 
 TEST(ResolverTest, StuckLookupsAreBounded) {
   const auto stuck = std::make_shared<Stuck>();
-  Resolver resolver(RealClock(), stuck->lookup(stuck));
+  Resolver resolver(RealClock(), stuck->lookup(stuck), testing::Patience());
   for (size_t i = 0; i < Resolver::kLookupsMax; ++i) {
     EXPECT_EQ(resolver.Resolve({"node" + std::to_string(i), 80}, Time{}).code(), Code::kTimedOut);
   }
@@ -93,7 +93,7 @@ TEST(ResolverTest, StuckLookupsAreBounded) {
 
 TEST(ResolverTest, CancelWakesWaitingCalls) {
   const auto stuck = std::make_shared<Stuck>();
-  Resolver resolver(RealClock(), stuck->lookup(stuck));
+  Resolver resolver(RealClock(), stuck->lookup(stuck), testing::Patience());
   auto call = std::async(std::launch::async, [&] {
     return resolver.Resolve({"node7", 80}, kNever);
   });

@@ -52,7 +52,8 @@ TEST(FrameTest, GoldenBytesOfTheHandshakeNeverChange) {
 
 TEST(FrameTest, ReadsBackWhatItWrote) {
   const std::string bytes = Encode(SomeRequest());
-  const Frame frame = Decoded(bytes + "more");
+  const std::string more = bytes + "more";
+  const Frame frame = Decoded(more);
   EXPECT_EQ(frame.kind, Kind::kRequest);
   EXPECT_EQ(frame.id, SomeRequest().id);
   EXPECT_EQ(frame.timeout_ms, 5000u);

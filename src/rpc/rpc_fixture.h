@@ -24,9 +24,10 @@ class RpcTest : public ::testing::Test {
  protected:
   ~RpcTest() override { Release(); }
 
-  std::unique_ptr<Server> MakeServer(ServerOptions options = {}) {
+  std::unique_ptr<Server> MakeServer(ServerOptions options = {},
+                                     const Clock& clock = net::testing::RealClock()) {
     if (options.bind_host.empty()) options.bind_host = "127.0.0.1";
-    auto server = Server::Create(net::testing::RealClock(), nullptr, options);
+    auto server = Server::Create(clock, nullptr, options);
     EXPECT_TRUE(server.ok()) << server.status().ToString();
     if (!server.ok()) return nullptr;
     AddMethods(**server);

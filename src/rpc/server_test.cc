@@ -1,6 +1,7 @@
 #include "rpc/server.h"
 
 #include "rpc/rpc_fixture.h"
+#include "testing/manual_clock.h"
 
 namespace moonpool::rpc {
 namespace {
@@ -60,16 +61,19 @@ TEST_F(ServerTest, AFullQueueSaysAgain) {
 }
 
 TEST_F(ServerTest, ARequestWhoseDeadlinePassedInTheQueueIsNotRun) {
-  StartServer({.work_threads = 1});
+  moonpool::testing::ManualClock clock;  // the server's
+  server_ = MakeServer({.work_threads = 1}, clock);
   auto running = Waiting();
-  EXPECT_EQ(
-      client_.Call(host_port(), "wait", "", After(BootClock::now(), std::chrono::milliseconds(300)))
-          .code(),
-      Code::kTimedOut);
+  auto queued = std::async(std::launch::async, [this] { return Call("wait"); });
+  EXPECT_TRUE(Eventually([&] { return server_->Metrics().requests == 2; }));
+  clock.Advance(std::chrono::hours(1));
   Release();
+  const auto refused = queued.get();
+  EXPECT_EQ(refused.code(), Code::kTimedOut);
+  EXPECT_THAT(refused.status().message(), HasSubstr("while the request was queued"));
   EXPECT_TRUE(running.get().ok());
-  EXPECT_TRUE(Eventually([&] { return server_->Metrics().requests_refused == 1; }));
   EXPECT_EQ(waiting_, 1);
+  server_.reset();  // before its clock
 }
 
 TEST_F(ServerTest, GarbageClosesThatConnectionAlone) {
