@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -47,7 +48,7 @@ bool Receive(int fd, char* to, size_t size, Duration spin) {
     }
     if (n == 0 || (errno != EAGAIN && errno != EINTR)) return false;
     if (BootClock::now() - since < spin) {
-      __builtin_ia32_pause();
+      ::sched_yield();  // as the engine waits
       continue;
     }
     pollfd p{fd, POLLIN, 0};

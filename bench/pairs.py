@@ -53,7 +53,18 @@ class Rate:
     descriptors_per_second: float
     median_us: float
     p99_us: float
-    floor: float = 0.0
+    rates: tuple[float, ...] = ()  # bytes per second, of each round
+    floors: tuple[float, ...] = ()  # of each round, in GB/s
+
+    @property
+    def floor(self) -> float:
+        return median(self.floors)
+
+    def over(self, others: Sequence[float]) -> float | None:
+        """How many times the other's rate: the median over the rounds, whose two halves were
+        measured next to each other. None when there is nothing to compare with."""
+        shares = [mine / other for mine, other in zip(self.rates, others) if other > 0]
+        return median(shares) if shares else None
 
 
 @dataclass(frozen=True)
@@ -209,5 +220,6 @@ def rate_of(runs: Sequence[dict[str, Any]], shape: Shape, floors: Sequence[float
         descriptors_per_second=rate / shape.block,
         median_us=median(times) * 1e6,
         p99_us=percentile(times, 0.99) * 1e6,
-        floor=median(floors),
+        rates=tuple(rates),
+        floors=tuple(floors),
     )
