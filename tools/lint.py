@@ -24,6 +24,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from house import Place
+
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "build" / "lint-cache"
 VENV = Path(sys.executable).parent
@@ -243,8 +246,7 @@ class Lint:
         files = [
             name
             for name in self.tree.cxx(".cc")
-            if name in self.tree.commands
-            and not name.endswith(("_test.cc", "_bench.cc", "_fuzz.cc"))
+            if name in self.tree.commands and name.startswith("src/") and not Place(name).is_test
         ]
         warnings = ["-Wno-everything", "-Wthread-safety", "-Werror"]
         return check_cached(

@@ -441,7 +441,7 @@ def run_fuzz_target(context: Context, target: Path) -> Outcome:
 
 PARTS = (
     Part("build", "release build", 900, build_part),
-    Part("lint", "format, tidy, headers, thread-safety, Python, shell", 420, lint_part),
+    Part("lint", "format, tidy, headers, thread-safety, Python, shell", 600, lint_part),
     Part("unit", "unit tests", 240, label_part("unit"), needs_build=True),
     Part(
         "conformance",

@@ -165,7 +165,8 @@ class Tidy:
 
     # Any text file.
 
-    _MACHINE = re.compile(r"(?<![\w.])/(?:home|Users|root|work)/[\w.-]+|(?<![\w.])/root\b(?!/)")
+    _HOMES = "|".join(("home", "Users", "root", "work"))
+    _MACHINE = re.compile(rf"(?<![\w.])/(?:{_HOMES})/[\w.-]+")
     _HOST = re.compile(
         r"\b(?:files\.pythonhosted|py" + r"pi)\.org\b|\b(?:deb|snapshot)\.debian\.org\b"
     )
