@@ -50,7 +50,13 @@ uint32_t ScopeOf(std::string_view zone) {
   return zone.size() < IF_NAMESIZE ? if_nametoindex(std::string(zone).c_str()) : 0;
 }
 
+// The C library would stop at a null character and not see what follows.
+bool FitsCString(std::string_view host) {
+  return host.size() <= kHostBytesMax && host.find('\0') == std::string_view::npos;
+}
+
 std::optional<sockaddr_in6> ParseIpv6(std::string_view host, uint16_t port) {
+  if (!FitsCString(host)) return std::nullopt;
   sockaddr_in6 address{};
   address.sin6_family = AF_INET6;
   address.sin6_port = htons(port);
@@ -176,7 +182,7 @@ bool operator==(const Endpoint& a, const Endpoint& b) {
 }
 
 std::optional<Endpoint> NumericEndpoint(std::string_view host, uint16_t port) {
-  if (host.size() > kHostBytesMax) return std::nullopt;
+  if (!FitsCString(host)) return std::nullopt;
   sockaddr_in v4{};
   v4.sin_family = AF_INET;
   v4.sin_port = htons(port);

@@ -65,6 +65,13 @@ TEST(ParseHostPortTest, MessagesAreBoundedAndPrintable) {
   EXPECT_THAT(Refusal("a\nb:1"), HasSubstr("a?b"));
 }
 
+TEST(ParseHostPortTest, NothingHidesBehindANullCharacter) {
+  const std::string_view text("::1\0]", 5);
+  EXPECT_THAT(Refusal(text, 7), HasSubstr("is not an IPv6 address"));
+  EXPECT_FALSE(NumericEndpoint(text, 7));
+  EXPECT_FALSE(NumericEndpoint(std::string_view("10.0.0.7\0x", 10), 7));
+}
+
 TEST(HostPortTest, PrintsWhatParseReads) {
   for (const char* text : {"10.0.0.7:80", "[::1]:80", "node7:1"}) {
     EXPECT_EQ(Parsed(text).ToString(), text);
