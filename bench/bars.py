@@ -35,7 +35,8 @@ class Bar:
             return "works"
         sign = "≤" if self.at_most else "≥"
         unit = {"ratio": "×", "share": "× large", "value": ""}[self.measure]
-        return f"{sign} {self.limit:,g} {unit}".rstrip()
+        limit = f"{self.limit:,.0f}" if self.limit >= 100 else f"{self.limit:g}"
+        return f"{sign} {limit} {unit}".rstrip()
 
     def holds(self, measured: float) -> bool:
         return measured <= self.limit if self.at_most else measured >= self.limit

@@ -78,11 +78,14 @@ def _small(row: Row) -> Row:
 
 
 def native_rows(plan: Plan) -> Iterator[Row]:
-    names = subprocess.run(
-        [plan.program, "--list"], capture_output=True, text=True, timeout=60, check=True
-    ).stdout.splitlines()
+    argv = [plan.program, "--list"]
+    try:
+        listed = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        yield failed("c++", error)
+        return
     effort = plan.effort
-    for name in names:
+    for name in listed.splitlines():
         if not plan.wanted(f"c++ {name}"):
             continue
         # One process for each row: one that hangs or dies takes no other with it.

@@ -150,6 +150,14 @@ def test_every_rival_and_python_row_has_a_bar():
     assert [name for name in names if bars.bar_of(name) is None] == []
 
 
+def test_bars_read_as_the_issue_wrote_them():
+    shown = {bar.demand: str(bar) for bar in bars.BARS}
+    assert shown["tcp 256 B descriptors/s"] == "≥ 1,500,000"
+    assert shown["tcp single 64 B"] == "≤ 1.5 ×"
+    assert shown["tcp 64 KiB of large"] == "≥ 0.8 × large"
+    assert shown["mooncake's failing sizes"] == "works"
+
+
 def test_only_one_bar_matches_a_row():
     for name in DEMANDS.values():
         assert sum(bool(bars.re.fullmatch(bar.pattern, name)) for bar in bars.BARS) == 1, name
@@ -210,6 +218,12 @@ def test_native_row_of_a_single_transfer_is_a_time():
 def test_native_row_of_many_small_ones_is_descriptors():
     row = rows.row_of_native(native(row="tcp read crc 8192 x 256 B", floor="2 raw sockets"))
     assert (row["value"], row["unit"]) == (5679, "desc/s")
+
+
+def test_program_that_cannot_list_its_rows_is_a_failed_row(tmp_path):
+    plan = rows.Plan(tmp_path, Effort(1, 0.05), lambda name: True)
+    (row,) = rows.native_rows(plan)
+    assert "failed" in row
 
 
 def test_native_row_that_failed_says_so():
