@@ -26,10 +26,9 @@ int Clear(PyObject* self) noexcept {
   return 0;
 }
 
-PyType_Slot kBatchSlots[] = {  // tidy: allow(static) the C API takes slots by a plain pointer
-    {Py_tp_traverse, reinterpret_cast<void*>(Traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(Clear)},
-    {0, nullptr}};
+const PyType_Slot kBatchSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(Traverse)},
+                                   {Py_tp_clear, reinterpret_cast<void*>(Clear)},
+                                   {0, nullptr}};
 
 nb::object TextOrNone(const std::string& text) {
   return text.empty() ? nb::none() : nb::object(nb::str(text.c_str(), text.size()));

@@ -27,27 +27,21 @@ bool IsSigned(char format) { return format >= 'a'; }
 
 }  // namespace
 
-Descriptors::Descriptors(nb::handle object, const char* what) : what_(what) {
-  PyObject* const raw = object.ptr();
-  if (PyLong_Check(raw)) {
-    one_ = Number(raw, -1);
-    span_ = {&one_, 1};
-  } else if (PyList_Check(raw)) {
-    TakeList(raw);
-  } else if (PyTuple_Check(raw)) {
-    TakeTuple(raw);
-  } else if (PyObject_CheckBuffer(raw) && TakeArray(raw)) {
-    return;
-  } else if (PyIndex_Check(raw)) {
-    one_ = Number(raw, -1);
-    span_ = {&one_, 1};
-  } else {
+Descriptors::Descriptors(nb::handle object, const char* what) : what_(what) { Take(object.ptr()); }
+
+void Descriptors::Take(PyObject* raw) {
+  if (PyList_Check(raw)) return TakeList(raw);
+  if (PyTuple_Check(raw)) return TakeTuple(raw);
+  if (!PyLong_Check(raw) && PyObject_CheckBuffer(raw) && TakeArray(raw)) return;
+  if (!PyIndex_Check(raw)) {
     PyErr_Format(PyExc_TypeError,
                  "%s: must be an int, a list or tuple of ints, or a one-dimensional array of "
                  "integers, not %s",
                  what_, Py_TYPE(raw)->tp_name);
     throw nb::python_error();
   }
+  one_ = Number(raw, -1);
+  span_ = {&one_, 1};
 }
 
 Descriptors::~Descriptors() {

@@ -28,6 +28,7 @@ class Descriptors {
 
  private:
   uint64_t Number(PyObject* item, Py_ssize_t index) const;
+  void Take(PyObject* raw);
   void TakeList(PyObject* list);
   void TakeTuple(PyObject* tuple);
   bool TakeArray(PyObject* object);

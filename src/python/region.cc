@@ -30,11 +30,10 @@ int Traverse(PyObject* self, visitproc visit, void* arg) noexcept {
   return 0;
 }
 
-PyType_Slot kRegionSlots[] = {  // tidy: allow(static) the C API takes slots by a plain pointer
-    {Py_bf_getbuffer, reinterpret_cast<void*>(GetBuffer)},
-    {Py_bf_releasebuffer, reinterpret_cast<void*>(ReleaseBuffer)},
-    {Py_tp_traverse, reinterpret_cast<void*>(Traverse)},
-    {0, nullptr}};
+const PyType_Slot kRegionSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(GetBuffer)},
+                                    {Py_bf_releasebuffer, reinterpret_cast<void*>(ReleaseBuffer)},
+                                    {Py_tp_traverse, reinterpret_cast<void*>(Traverse)},
+                                    {0, nullptr}};
 
 BorrowedMemory BorrowBuffer(nb::handle object, Rights rights) {
   // A memoryview keeps the buffer exported: a bytearray, for instance, cannot move while it exists.

@@ -13,6 +13,7 @@ through shared memory, unless MC_FORCE_TCP=1. Variables: see _settings.py.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import itertools
 import json
@@ -20,6 +21,7 @@ import logging
 import os
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +67,7 @@ _MEMORY = -302
 
 _PROBE_SECONDS = 5.0
 _SWEEP_EVERY = 1024  # submissions
+_ROOM_SECONDS = 0.01
 _READ, _WRITE = 0, 1
 
 
@@ -494,18 +497,38 @@ class TransferEngine:
         remote: Sequence[int],
         lengths: Sequence[int],
     ) -> int:
-        try:
-            batch = self._start(op, target, local, remote, lengths, None, wait_follows=False)
-        except moonpool.Error as error:
-            _log.error("transfer with %s failed: %s", target, error)
-            return 0
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                batch = self._start(op, target, local, remote, lengths, None, wait_follows=False)
+                break
+            except moonpool.Exhausted as error:
+                # Every place in the engine is taken: finished batches give theirs back.
+                if time.monotonic() >= deadline:
+                    _log.error("transfer with %s failed: %s", target, error)
+                    return 0
+                self._make_room()
+            except moonpool.Error as error:
+                _log.error("transfer with %s failed: %s", target, error)
+                return 0
         number = next(self._ids)
         self._batches[number] = batch
         if number % _SWEEP_EVERY == 0:
-            # A finished batch that is looked at gives its place in the engine back.
-            for other in list(self._batches.values()):
-                other.done()
+            self._sweep()
         return number
+
+    def _sweep(self) -> list[Any]:
+        """The batches that still run. One that is finished and looked at gives its place back."""
+        return [batch for batch in list(self._batches.values()) if not batch.done()]
+
+    def _make_room(self) -> None:
+        """Gives back the places of finished batches, and waits a moment for one that runs."""
+        running = self._sweep()
+        if running:
+            with contextlib.suppress(moonpool.Error):
+                running[0].wait(_ROOM_SECONDS)
+        else:
+            time.sleep(_ROOM_SECONDS)  # Waiting calls of other threads have the places.
 
     def get_batch_transfer_status(self, batch_ids: Sequence[int], /) -> int:
         """Waits for all; after the first failure the others are cancelled. Ids are used up."""
