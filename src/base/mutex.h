@@ -4,6 +4,7 @@
 // understands. One mutex per class; what it guards carries MOONPOOL_GUARDED_BY. Never hold one
 // across I/O, a log line or a call to another room. Threads: thread-safe.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -47,10 +48,10 @@ class CondVar {
     cond_.wait(lock);
     lock.release();
   }
-  // The same, for at most `timeout`.
+  // The same, for at most `timeout` (and an hour: the library's arithmetic overflows far above that).
   void WaitFor(Mutex& mutex, Duration timeout) MOONPOOL_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    cond_.wait_for(lock, timeout);
+    cond_.wait_for(lock, std::min<Duration>(timeout, std::chrono::hours(1)));
     lock.release();
   }
   void NotifyOne() { cond_.notify_one(); }

@@ -48,7 +48,8 @@ struct GroupState {
 
   // Only the thread that settles or repairs the group.
   uint32_t rounds = 0;           // of repair
-  Time repair_since = kNever;    // first failure since something last succeeded
+  Time repair_since = kNever;    // since when the peer has not been reached
+  uint64_t done_at_repair = 0;   // the batch's bytes_done then
 };
 
 struct Batch {

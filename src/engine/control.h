@@ -32,7 +32,7 @@ class Control {
   };
 
   virtual ~Control() = default;
-  // Starts answering for `host`, which outlives it or Close. The address is then fixed.
+  // Starts answering for `host`, which outlives it or Close. port() is known before.
   virtual Status Start(Host& host) = 0;
   virtual uint16_t port() const = 0;
   // `address` is host:port. kUnavailable, kTimedOut, kUnsupported, kCorrupt; `phase` says how far it came. kAgain: ask again

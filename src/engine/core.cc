@@ -129,11 +129,11 @@ Status Core::Start() {
   MOONPOOL_ASSIGN_OR_RETURN(const net::HostPort listen, net::ParseHostPort(options_.listen, 0));
   MOONPOOL_RETURN_IF_ERROR(MakeTransports());
   MOONPOOL_RETURN_IF_ERROR(MakeWorkers());
-  MOONPOOL_RETURN_IF_ERROR(world_.control->Start(*this).WithContext(Str("listen on ", options_.listen)));
   std::string host = options_.advertise_host;
   if (host.empty()) host = AnyAddress(listen.host) ? FirstHostAddress() : listen.host;
   address_ = net::HostPort{host, world_.control->port()}.ToString();
   name_ = options_.name.empty() ? address_ : options_.name;
+  MOONPOOL_RETURN_IF_ERROR(world_.control->Start(*this).WithContext(Str("listen on ", options_.listen)));
   if (world_.registry) {
     const Time deadline = After(clock_.Now(), options_.timeout);
     const auto put = world_.registry->Put({name_, address_, options_.lease}, deadline);
@@ -212,9 +212,16 @@ Status Core::Free(void* address, Duration timeout) {
   const Status gone = regions_.Deregister(key, After(clock_.Now(), TimeoutOr(timeout)));
   if (!gone.ok() && gone.code() != Code::kNotFound) return gone;
   std::shared_ptr<memory::Arena> arena;
+  uint64_t version = 0;
+  const std::vector<RegionInfo> regions = regions_.Snapshot(&version);
   MutexLock lock(memory_mutex_);
   const auto found = allocations_.find(key);
   if (found == allocations_.end()) return Status::Ok();
+  for (const RegionInfo& region : regions) {
+    if (region.arena != found->second.first) continue;
+    return Status(Code::kAgain, Str("the allocation at 0x", std::hex, key, " still holds the region at 0x", region.address,
+                                    "; deregister it first"));
+  }
   arenas_.Remove(found->second.first);
   arena = std::move(found->second.second);
   allocations_.erase(found);

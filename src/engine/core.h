@@ -108,6 +108,7 @@ class Core final : public WorkerHooks, public Host {
   BatchPtr Hold(Batch& batch);
   void PostNotify(const BatchPtr& batch, size_t group, Duration backoff);
   void DeliverNotify(const BatchPtr& batch, size_t group, Duration backoff);
+  static size_t NextToNotify(const Batch& batch, size_t index);
 
   // core_peers.cc
   Result<SegmentPtr> GetSegment(SegmentHandle handle) const;

@@ -10,7 +10,8 @@ namespace {
 
 bool MayRetry(Code code) {
   return code == Code::kUnavailable || code == Code::kStale || code == Code::kCorrupt || code == Code::kAgain ||
-         code == Code::kCancelled;  // by a lane that detached; a cancelled batch is failing and does not come here
+         code == Code::kUnsupported ||  // this path cannot carry it after all: another may
+         code == Code::kCancelled;      // by a lane that detached; a cancelled batch is failing and does not come here
 }
 
 std::string CauseOf(Path* path, const transport::Completion& completion) {
@@ -133,8 +134,13 @@ Result<BatchHandle> Core::Submit(const BatchRequest& request) {
     const Group& group = request.groups[i];
     StartGroup(batch, i, {group.local, group.remote, group.lengths}, request.wait_follows);
   }
-  // Close marks first and looks for batches after: one of the two sees this batch.
-  if (closing_.load()) FailBatch(*batch, {Code::kCancelled, transport::Phase::kNone, "", "", "the engine was closed"});
+  // Close marks first and looks for batches after: one of the two sees this batch. If all of Close went by meanwhile,
+  // nobody is left to end it.
+  if (closing_.load()) {
+    FailBatch(*batch, {Code::kCancelled, transport::Phase::kNone, "", "", "the engine was closed"});
+    MutexLock lock(close_mutex_);
+    if (closed_) Finish(*batch);
+  }
   return *handle;
 }
 
@@ -220,6 +226,7 @@ void Core::SliceDone(const SliceRef& ref, Path* path, const transport::Completio
     if ((batch.transports_used.load(std::memory_order_relaxed) & bit) == 0) batch.transports_used.fetch_or(bit);
   } else if (!batch.failing.load(std::memory_order_acquire)) {
     if (completion.code == Code::kUnavailable && path != nullptr) path->failures.fetch_add(1);
+    if (completion.code == Code::kUnsupported && path != nullptr) path->unusable.store(true);
     const std::string transport = path ? path->transport_name : "";
     const Failure failure{completion.code, completion.phase, group.segment->name, transport, CauseOf(path, completion)};
     if (MayRetry(completion.code)) {
@@ -274,18 +281,22 @@ void Core::FailBatch(Batch& batch, const Failure& failure) {
 }
 
 void Core::Finish(Batch& batch) {
-  if (!Hold(batch)) return;  // finished before
+  // Whoever takes `keep_alive` finishes the batch; there may be two when the engine closes.
+  BatchPtr held;
+  {
+    MutexLock lock(batch.mutex);
+    held = std::move(batch.keep_alive);
+    batch.keep_alive = nullptr;
+  }
+  if (!held) return;
   Unpin(batch);
   const bool failed = batch.failing.load(std::memory_order_acquire);
   (failed ? batches_failed_ : batches_completed_).fetch_add(1);
   const BatchHandle handle = batch.handle;
   const bool to_queue = batch.to_queue;
-  BatchPtr held;
   bool released = false;
   {
     MutexLock lock(batch.mutex);
-    held = std::move(batch.keep_alive);
-    batch.keep_alive = nullptr;
     released = batch.released;
     batch.done.store(true, std::memory_order_release);
     batch.finished.NotifyAll();
@@ -367,7 +378,18 @@ Status Core::Release(BatchHandle handle) {
 }
 
 void Core::PostNotify(const BatchPtr& batch, size_t group, Duration backoff) {
-  tasks_.Post([this, batch, group, backoff] { DeliverNotify(batch, group, backoff); }, After(clock_.Now(), backoff));
+  tasks_.Post(TaskRunner::Kind::kMayBlock, [this, batch, group, backoff] { DeliverNotify(batch, group, backoff); }, After(clock_.Now(), backoff));
+}
+
+// The next group from `index` on whose segment no earlier group has: a segment is notified once.
+size_t Core::NextToNotify(const Batch& batch, size_t index) {
+  for (; index < batch.groups.size(); ++index) {
+    const SegmentState* segment = batch.groups[index].segment.get();
+    const bool before = std::any_of(batch.groups.begin(), batch.groups.begin() + static_cast<ptrdiff_t>(index),
+                                    [&](const GroupState& group) { return group.segment.get() == segment; });
+    if (!before) break;
+  }
+  return index;
 }
 
 void Core::DeliverNotify(const BatchPtr& batch, size_t index, Duration backoff) {
@@ -395,8 +417,8 @@ void Core::DeliverNotify(const BatchPtr& batch, size_t index, Duration backoff) 
     RecordFailure(*batch, {code, transport::Phase::kCommit, group.segment->name, "",
                            Str("the data is there, its notification was not accepted: ", sent.message())});
     Finish(*batch);
-  } else if (index + 1 < batch->groups.size() && !batch->failing.load()) {
-    DeliverNotify(batch, index + 1, Duration{0});
+  } else if (const size_t next = NextToNotify(*batch, index + 1); next < batch->groups.size() && !batch->failing.load()) {
+    PostNotify(batch, next, Duration{0});
   } else {
     Finish(*batch);
   }

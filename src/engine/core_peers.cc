@@ -241,6 +241,10 @@ Status Core::ChoosePath(const SegmentPtr& segment, const IncarnationPtr& incarna
         }
       }
     }
+    if (path != nullptr && path->unusable.load()) {
+      reasons += Str(reasons.empty() ? "" : "; ", entry.name, ": the kernel refuses it");
+      continue;
+    }
     if (path != nullptr && path->failures.load() >= kPathFailuresMax) {
       reasons += Str(reasons.empty() ? "" : "; ", entry.name, ": paused after failures");
       if (paused == nullptr) paused = path;
@@ -285,8 +289,8 @@ void Core::WaitForSegment(const SegmentPtr& segment, const BatchPtr& batch, size
     closed = segment->closed;
   }
   if (closed) FailBatch(*batch, {Code::kCancelled, transport::Phase::kNone, segment->name, "", "the segment was closed"});
-  tasks_.Post([this, segment] { ExpireWaiting(segment); }, batch->deadline);
-  if (start) tasks_.Post([this, segment] { Repair(segment, kBackoffMin); });
+  tasks_.Post(TaskRunner::Kind::kQuick, [this, segment] { ExpireWaiting(segment); }, batch->deadline);
+  if (start) tasks_.Post(TaskRunner::Kind::kMayBlock, [this, segment] { Repair(segment, kBackoffMin); });
   // FailBatch looks for waiting groups after it has marked the batch: one of the two sees it.
   if (batch->failing.load() && TakeWaiting(segment, *batch, index)) GroupDone(*batch);
 }
@@ -351,13 +355,16 @@ void Core::FailWaiting(const SegmentPtr& segment, const Failure& failure, Durati
   }
   if (!again) return;
   const Duration next = std::min(backoff * 2, kBackoffMax);
-  tasks_.Post([this, segment, next] { Repair(segment, next); }, After(now, backoff));
+  tasks_.Post(TaskRunner::Kind::kMayBlock, [this, segment, next] { Repair(segment, next); }, After(now, backoff));
 }
 
 void Core::Resume(const WaitingGroup& waiting, const Reached& reached) {
   Batch& batch = *waiting.batch;
   GroupState& group = batch.groups[waiting.group];
   if (batch.failing.load(std::memory_order_acquire)) return GroupDone(batch);
+  const uint64_t done = batch.bytes_done.load();
+  if (done > group.done_at_repair) group.rounds = 0;  // it gets on: others' trouble does not add up
+  group.done_at_repair = done;
   std::string last;
   {
     MutexLock lock(batch.mutex);
@@ -415,9 +422,11 @@ void Core::Resend(const WaitingGroup& waiting, const Reached& reached) {
   }
   batch.retries.fetch_add(static_cast<uint32_t>(failed.size()));
   retries_.fetch_add(failed.size());
+  group.repair_since = kNever;
   if (group.rounds < 2) return Dispatch(batch, waiting.group, failed, false);
   const Duration pause = std::min<Duration>(std::chrono::milliseconds(5) * (1 << group.rounds), kBackoffMax);
   tasks_.Post(
+      TaskRunner::Kind::kQuick,
       [this, held = waiting.batch, index = waiting.group, failed] {
         if (held->failing.load()) return GroupDone(*held);
         Dispatch(*held, index, failed, false);

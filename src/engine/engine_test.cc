@@ -252,6 +252,52 @@ TEST_P(EngineOver, ManyGroupsAndPeersInOneBatch) {
   EXPECT_EQ(a.data()[199], 2);
 }
 
+TEST_P(EngineOver, ASegmentWithTwoGroupsIsNotifiedOnce) {
+  const std::vector<uint64_t> here{a.at(0)}, there{b.at(0)}, size{100};
+  const Group groups[] = {{segment, Op::kWrite, here, there, size}, {segment, Op::kRead, here, there, size}};
+  BatchRequest request;
+  request.groups = groups;
+  request.notify = true;
+  request.payload = "once";
+  const auto batch = a.engine->Submit(request);
+  ASSERT_TRUE(batch.ok());
+  ASSERT_TRUE(a.engine->Wait(*batch, Long()).ok());
+  EXPECT_EQ(b.engine->TakeNotifications(10, Duration{0}).size(), 1u);
+}
+
+TEST_P(EngineOver, SubmitsThatRaceCloseAllEnd) {
+  std::vector<Thread> threads;
+  std::atomic<int> stuck{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back("client", [&](const std::stop_token&) {
+      Ask ask{.segment = segment, .op = Op::kWrite};
+      for (uint64_t i = 0; i < 2000; ++i) ask.Add(a.at(i * 128), b.at(i * 128), 64);
+      for (;;) {
+        const auto batch = Submit(a, ask);
+        if (!batch.ok()) return;
+        const Status status = a.engine->Wait(*batch, Long());
+        if (!status.ok() && status.code() != Code::kCancelled) ++stuck;
+      }
+    });
+  }
+  ::poll(nullptr, 0, 20);
+  a.engine->Close();
+  for (Thread& thread : threads) thread.Join();
+  EXPECT_EQ(stuck, 0);
+}
+
+TEST_P(EngineOver, FreeRefusesWhileAnotherRegionLiesInTheAllocation) {
+  const auto region = a.engine->Allocate(1 << 20, Rights::kReadWrite, false);
+  ASSERT_TRUE(region.ok());
+  auto* base = reinterpret_cast<uint8_t*>(region->address);
+  ASSERT_TRUE(a.engine->Deregister(base, Long()).ok());
+  ASSERT_TRUE(a.engine->Register(base + 4096, 4096, Rights::kReadWrite).ok());
+  EXPECT_EQ(a.engine->Free(base, Long()).code(), Code::kAgain);
+  base[4096] = 1;  // still there
+  ASSERT_TRUE(a.engine->Deregister(base + 4096, Long()).ok());
+  EXPECT_TRUE(a.engine->Free(base, Long()).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, EngineOver, ::testing::Values("tcp", "local"),
                          [](const auto& param) { return std::string(param.param); });
 

@@ -11,34 +11,37 @@ namespace moonpool::engine {
 Inbox::Inbox(Clock& clock, uint32_t notifications_max)
     : clock_(clock), notifications_max_(notifications_max), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-bool Inbox::SeenBefore(const transport::NodeId& id, uint64_t sequence) {
+Inbox::Sender& Inbox::SenderOf(const transport::NodeId& id) {
   const std::pair<uint64_t, uint64_t> key(id.node, id.incarnation);
-  auto found = senders_.find(key);
-  if (found == senders_.end()) {
-    ages_.push_front(key);
-    found = senders_.emplace(key, Sender{{}, ages_.begin()}).first;
-    if (senders_.size() > kSendersMax) {
-      senders_.erase(ages_.back());
-      ages_.pop_back();
-    }
-  } else {
+  const auto found = senders_.find(key);
+  if (found != senders_.end()) {
     ages_.splice(ages_.begin(), ages_, found->second.age);
+    return found->second;
   }
-  std::set<uint64_t>& seen = found->second.seen;
-  if (!seen.insert(sequence).second) return true;
-  if (seen.size() > kRememberedPerSender) seen.erase(seen.begin());
-  return false;
+  ages_.push_front(key);
+  if (ages_.size() > kSendersMax) {
+    senders_.erase(ages_.back());
+    ages_.pop_back();
+  }
+  return senders_.emplace(key, Sender{{}, {}, ages_.begin()}).first->second;
 }
 
 Status Inbox::Deliver(const NotifyMessage& message) {
   {
     MutexLock lock(mutex_);
     if (closed_) return Status(Code::kUnavailable, "the engine is closed");
+    Sender& sender = SenderOf(message.sender_id);
+    if (sender.seen.count(message.sequence) > 0) return Status::Ok();
     if (notifications_.size() >= notifications_max_) {
       ++refused_;
       return Status(Code::kAgain, Str("the notification queue is full (", notifications_max_, ")"));
     }
-    if (SeenBefore(message.sender_id, message.sequence)) return Status::Ok();
+    sender.seen.insert(message.sequence);
+    sender.order.push_back(message.sequence);
+    if (sender.order.size() > kRememberedPerSender) {
+      sender.seen.erase(sender.order.front());
+      sender.order.pop_front();
+    }
     notifications_.push_back({message.sender, message.payload});
     Signal();
   }

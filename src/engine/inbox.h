@@ -49,9 +49,10 @@ class Inbox {
  private:
   struct Sender {
     std::set<uint64_t> seen;
+    std::deque<uint64_t> order;  // of `seen`, oldest first
     std::list<std::pair<uint64_t, uint64_t>>::iterator age;
   };
-  bool SeenBefore(const transport::NodeId& id, uint64_t sequence) MOONPOOL_REQUIRES(mutex_);
+  Sender& SenderOf(const transport::NodeId& id) MOONPOOL_REQUIRES(mutex_);
   void Signal() MOONPOOL_REQUIRES(mutex_);
   template <typename T>
   std::vector<T> Take(std::deque<T>& from, size_t max, Time deadline) MOONPOOL_REQUIRES(mutex_);

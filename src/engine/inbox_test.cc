@@ -58,6 +58,25 @@ TEST(Inbox, FullMeansAgainAndTheSameOneMayComeLater) {
   EXPECT_EQ(inbox.TakeNotifications(10, Time{}).size(), 1u);
 }
 
+TEST(Inbox, ARepeatIsOkEvenWhenFullAndAfterManyLaterOnes) {
+  SystemClock clock;
+  Inbox inbox(clock, 2);
+  ASSERT_TRUE(inbox.Deliver(Message(1, "early")).ok());
+  EXPECT_EQ(inbox.TakeNotifications(10, Time{}).size(), 1u);
+  for (uint64_t i = 10; i < 10 + Inbox::kRememberedPerSender - 1; ++i) {
+    ASSERT_TRUE(inbox.Deliver(Message(i, "later")).ok());
+    EXPECT_EQ(inbox.TakeNotifications(10, Time{}).size(), 1u);
+  }
+  // A small number that comes late is remembered like any other.
+  ASSERT_TRUE(inbox.Deliver(Message(2, "late")).ok());
+  ASSERT_TRUE(inbox.Deliver(Message(2, "late")).ok());
+  EXPECT_EQ(inbox.TakeNotifications(10, Time{}).size(), 1u);
+  ASSERT_TRUE(inbox.Deliver(Message(3, "a")).ok());
+  ASSERT_TRUE(inbox.Deliver(Message(4, "b")).ok());
+  EXPECT_TRUE(inbox.Deliver(Message(4, "b")).ok());
+  EXPECT_EQ(inbox.Deliver(Message(5, "c")).code(), Code::kAgain);
+}
+
 TEST(Inbox, WhatItRemembersIsBounded) {
   SystemClock clock;
   Inbox inbox(clock, 1000000);

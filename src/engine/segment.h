@@ -28,6 +28,7 @@ struct Path {
   const std::string transport_name;
   const std::unique_ptr<transport::Peer> peer;
   std::atomic<uint32_t> failures{0};  // in a row; a success clears it
+  std::atomic<bool> unusable{false};  // it cannot carry what was asked (kUnsupported): not chosen again
 };
 
 // What was found out about one transport towards one incarnation.

@@ -15,8 +15,8 @@ TEST(TaskRunner, WithoutThreadsRunsWhatIsDueInOrder) {
   TaskRunner tasks(clock, false);
   std::string order;
   const Time start = clock.Now();
-  tasks.Post([&] { order += 'b'; }, start + std::chrono::seconds(2));
-  tasks.Post([&] { order += 'a'; }, start + std::chrono::seconds(1));
+  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { order += 'b'; }, start + std::chrono::seconds(2));
+  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { order += 'a'; }, start + std::chrono::seconds(1));
   EXPECT_FALSE(tasks.RunDue());
   clock.Advance(std::chrono::seconds(1));
   EXPECT_TRUE(tasks.RunDue());
@@ -31,9 +31,38 @@ TEST(TaskRunner, ABlockedTaskHoldsUpNoOther) {
   TaskRunner tasks(clock, true);
   std::latch release(1);
   std::latch ran(1);
-  tasks.Post([&] { release.wait(); });
-  tasks.Post([&] { ran.count_down(); });
+  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { release.wait(); });
+  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { ran.count_down(); });
   ran.wait();  // hangs, and so fails by its time limit, if the first held it up
+  release.count_down();
+}
+
+TEST(TaskRunner, TimersAreKeptWhileEveryThreadIsBlocked) {
+  SystemClock clock;
+  TaskRunner tasks(clock, true);
+  std::latch release(1);
+  std::latch blocked(TaskRunner::kThreadsMax);
+  for (size_t i = 0; i < TaskRunner::kThreadsMax; ++i) {
+    tasks.Post(TaskRunner::Kind::kMayBlock, [&] {
+      blocked.count_down();
+      release.wait();
+    });
+  }
+  blocked.wait();
+  std::latch ran(1);
+  tasks.Post(TaskRunner::Kind::kQuick, [&] { ran.count_down(); }, clock.Now() + std::chrono::milliseconds(5));
+  ran.wait();
+  release.count_down();
+}
+
+TEST(TaskRunner, ATaskDueLaterFindsAThreadWhenTheIdleOnesHaveBecomeBusy) {
+  SystemClock clock;
+  TaskRunner tasks(clock, true);
+  std::latch release(1);
+  std::latch ran(1);
+  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { ran.count_down(); }, clock.Now() + std::chrono::milliseconds(50));
+  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { release.wait(); });
+  ran.wait();
   release.count_down();
 }
 
@@ -41,9 +70,9 @@ TEST(TaskRunner, StopDropsWhatHasNotBegun) {
   SystemClock clock;
   TaskRunner tasks(clock, true);
   std::atomic<bool> ran{false};
-  tasks.Post([&] { ran = true; }, clock.Now() + std::chrono::hours(1));
+  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { ran = true; }, clock.Now() + std::chrono::hours(1));
   tasks.Stop();
-  tasks.Post([&] { ran = true; });
+  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { ran = true; });
   EXPECT_FALSE(ran);
 }
 

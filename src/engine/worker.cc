@@ -283,6 +283,13 @@ bool Worker::TakeInbox() {
   }
   for (Inbox::Pushed& pushed : taken.pushed) {
     PathQueue& queue = QueueOf(pushed.path);
+    // A batch that failed between its dispatch and now has had its Cancel taken already.
+    std::erase_if(pushed.slices, [&](const SliceRef& ref) {
+      if (!ref.batch->failing.load()) return false;
+      Return(ref, pushed.path, {0, Code::kCancelled, transport::Phase::kNone});
+      return true;
+    });
+    if (pushed.slices.empty()) continue;
     std::deque<SliceRef>& to = pushed.priority == Priority::kLatency ? queue.latency : queue.bulk;
     to.insert(to.end(), pushed.slices.begin(), pushed.slices.end());
     if (!queue.active) {

@@ -144,7 +144,9 @@ std::optional<Channel::Message> Channel::Receive(Duration timeout) {
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  // Room for one descriptor and no more: CMSG_SPACE pads to where the kernel would put a second one, which nobody
+  // would close.
+  message.msg_controllen = CMSG_LEN(sizeof(int));
   ssize_t got = 0;
   do {
     got = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);

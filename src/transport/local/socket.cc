@@ -89,7 +89,9 @@ Packet Receive(int socket, std::span<char> buffer) {
   message.msg_iovlen = 1;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  // Room for one descriptor and no more: CMSG_SPACE pads to where the kernel would put a second one, which nobody
+  // would close.
+  message.msg_controllen = CMSG_LEN(sizeof(int));
   Packet packet;
   ssize_t got = 0;
   do {
