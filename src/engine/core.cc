@@ -52,7 +52,7 @@ Core::Core(const Options& options, World world)
       log_(world_.log),
       id_(IdOr(world_.id)),
       regions_(clock_),
-      inbox_(clock_, options.notifications_max),
+      inbox_(clock_, options.notifications_max, options.batches_max),
       tasks_(clock_, world_.threads),
       batches_(options.batches_max) {}
 

@@ -51,7 +51,7 @@ struct World {
 
 class Engine {
  public:
-  // kInvalidArgument names the option and its allowed values; kUnavailable: the address cannot be
+  // kInvalidArgument names the option and its allowed values; kAlreadyExists: the port is taken, kUnavailable: the address cannot be
   // bound.
   static Result<std::unique_ptr<Engine>> Create(const Options& options, World world);
   ~Engine();

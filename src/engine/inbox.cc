@@ -8,8 +8,11 @@
 
 namespace moonpool::engine {
 
-Inbox::Inbox(Clock& clock, uint32_t notifications_max)
-    : clock_(clock), notifications_max_(notifications_max), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+Inbox::Inbox(Clock& clock, uint32_t notifications_max, uint32_t completed_max)
+    : clock_(clock),
+      notifications_max_(notifications_max),
+      completed_max_(completed_max),
+      event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 Inbox::Sender& Inbox::SenderOf(const transport::NodeId& id) {
   const std::pair<uint64_t, uint64_t> key(id.node, id.incarnation);
@@ -52,6 +55,7 @@ Status Inbox::Deliver(const NotifyMessage& message) {
 void Inbox::Completed(BatchHandle handle) {
   {
     MutexLock lock(mutex_);
+    if (completed_.size() >= completed_max_) completed_.pop_front();  // nobody takes them
     completed_.push_back(handle);
     Signal();
   }
@@ -59,8 +63,7 @@ void Inbox::Completed(BatchHandle handle) {
 }
 
 void Inbox::Signal() {
-  if (signalled_) return;
-  const uint64_t one = 1;
+  const uint64_t one = 1;  // each time: edge-triggered watchers hear of each
   signalled_ = ::write(event_fd_.get(), &one, sizeof(one)) == sizeof(one);
 }
 

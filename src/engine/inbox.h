@@ -31,13 +31,13 @@ class Inbox {
   static constexpr size_t kRememberedPerSender = 4096;
   static constexpr size_t kSendersMax = 1024;
 
-  Inbox(Clock& clock, uint32_t notifications_max);
+  Inbox(Clock& clock, uint32_t notifications_max, uint32_t completed_max = 1 << 16);
 
   // kAgain: full. Ok for one that is here already.
   Status Deliver(const NotifyMessage& message);
   std::vector<Notification> TakeNotifications(size_t max, Time deadline);
 
-  // The bound is batches_max: each live batch completes once.
+  // Above completed_max (batches_max) the oldest are forgotten.
   void Completed(BatchHandle handle);
   std::vector<BatchHandle> TakeCompleted(size_t max, Time deadline);
 
@@ -59,6 +59,7 @@ class Inbox {
 
   Clock& clock_;
   const uint32_t notifications_max_;
+  const uint32_t completed_max_;
   UniqueFd event_fd_;
   mutable Mutex mutex_;
   CondVar changed_;
