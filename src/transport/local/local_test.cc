@@ -511,6 +511,35 @@ TEST(LocalTransport, DescriptorsNobodyAskedForAreNotKept) {
   EXPECT_FALSE(Mapped("stranger"));
 }
 
+TEST(LocalTransport, TwoDescriptorsInOnePacketAreRefusedAndNoneIsLeft) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const UniqueFd from(ends[0]);
+  const UniqueFd to(ends[1]);
+  const UniqueFd file(memfd_create("stranger-pair", MFD_CLOEXEC));
+  std::array<int, 2> both{file.get(), file.get()};
+  char byte = 'x';
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(both))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(both));
+  std::memcpy(CMSG_DATA(header), both.data(), sizeof(both));
+  ASSERT_EQ(sendmsg(from.get(), &message, 0), 1);
+  const int lowest = dup(file.get());  // descriptors are given from the lowest free one
+  close(lowest);
+  std::array<char, 16> buffer;
+  EXPECT_EQ(Receive(to.get(), buffer).error, EBADMSG);
+  const UniqueFd next(dup(file.get()));
+  EXPECT_EQ(next.get(), lowest);  // nothing stayed open
+}
+
 TEST(LocalTransport, AnotherVersionIsToldWhy) {
   Node there;
   const Raw raw(there);
