@@ -60,7 +60,7 @@ void PrintJson(const topology::Topology& found) {
   json.Close(']').Key("nics").Open('[');
   for (const topology::Nic& nic : found.nics) PutNic(json, nic);
   json.Close(']').Key("accelerators").Open('[');
-  for (const topology::Accelerator& accelerator : found.accelerators)
+  for (const topology::Device& accelerator : found.accelerators)
     json.Open('{')
         .Key("location")
         .Text(accelerator.location)
@@ -92,7 +92,7 @@ void PrintText(const topology::Topology& found) {
                 speed.c_str(), nic.numa_node, nic.up ? "up" : "down",
                 nic.is_virtual ? ", virtual" : "");
   }
-  for (const topology::Accelerator& accelerator : found.accelerators)
+  for (const topology::Device& accelerator : found.accelerators)
     std::printf("accelerator %s: node %d\n", accelerator.location.c_str(), accelerator.numa_node);
   for (const auto& [location, affinity] : MatrixOf(found))
     std::printf("affinity    %s: near %s, far %s\n", location.c_str(),

@@ -46,7 +46,6 @@ struct Device {
   std::string pci_path;
   int numa_node = -1;
 };
-using Accelerator = Device;  // tidy: allow(word) until cli/topo.cc says Device
 
 struct Topology {
   std::vector<NumaNode> nodes;       // by id; at least one

@@ -589,7 +589,9 @@ class TransferEngine:
                 peer=target,
             )
         # Mooncake's deadline: the timeout, and a nanosecond for each byte.
-        timeout = self._timeout + sum(lengths) * 1e-9
+        # A numpy array adds itself up: sum() would take each of its numbers out as an object.
+        total = int(lengths.sum()) if hasattr(lengths, "sum") else sum(lengths)
+        timeout = self._timeout + total * 1e-9
         segment = state.segment(target, timeout)
         if 0 in lengths:
             kept = [i for i, length in enumerate(lengths) if length != 0]
