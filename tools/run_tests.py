@@ -372,7 +372,8 @@ def python_part(context: Context) -> Outcome:
         total.add(context.step(f"install-{install.parent.name}", [str(install)]))
     if not folders:
         return total
-    os.environ["MOONPOOL_WHEELS"] = str(ROOT / "build" / "wheels")  # what install-venv has built: tested, too
+    # What install-venv has built is tested, too.
+    os.environ["MOONPOOL_WHEELS"] = str(ROOT / "build" / "wheels")
     junit = context.folder / "pytest.xml"
     options = ["-q", "-ra", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=120"]
     argv = [PYTHON, "-m", "pytest", *options, f"--junitxml={junit}", *folders]
