@@ -22,13 +22,14 @@ Status InPhase(const PeerState& peer, Phase phase, const Status& status) {
                                 transport::PhaseName(phase)));
 }
 
-Status SendAll(const Clock& clock, int fd, std::span<const std::byte> bytes, Time deadline) {
+Status SendAll(const Clock& clock, int fd, std::span<const std::byte> bytes,
+               const net::Until& until) {
   while (!bytes.empty()) {
     const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
       bytes = bytes.subspan(static_cast<size_t>(n));
     } else if (n < 0 && errno == EAGAIN) {
-      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(clock, fd, POLLOUT, deadline));
+      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(clock, fd, POLLOUT, until));
     } else if (n < 0 && errno != EINTR) {
       return Status(Code::kUnavailable, net::ErrnoText(errno));
     }
@@ -36,7 +37,7 @@ Status SendAll(const Clock& clock, int fd, std::span<const std::byte> bytes, Tim
   return Status::Ok();
 }
 
-Status ReceiveAll(const Clock& clock, int fd, std::span<std::byte> bytes, Time deadline) {
+Status ReceiveAll(const Clock& clock, int fd, std::span<std::byte> bytes, const net::Until& until) {
   while (!bytes.empty()) {
     const ssize_t n = recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (n > 0) {
@@ -44,7 +45,7 @@ Status ReceiveAll(const Clock& clock, int fd, std::span<std::byte> bytes, Time d
     } else if (n == 0) {
       return Status(Code::kUnavailable, "the peer closed the connection");
     } else if (errno == EAGAIN) {
-      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(clock, fd, POLLIN, deadline));
+      MOONPOOL_RETURN_IF_ERROR(net::WaitFor(clock, fd, POLLIN, until));
     } else if (errno != EINTR) {
       return Status(Code::kUnavailable, net::ErrnoText(errno));
     }
@@ -97,7 +98,7 @@ Status OpenAndCheck(Shared& shared, PeerState& peer, Time deadline) {
   const Clock& clock = shared.env.clock;
   const Status late(Code::kTimedOut, "the deadline has passed");
   if (clock.Now() >= deadline) return InPhase(peer, Phase::kConnect, late);
-  auto connected = net::Connect(clock, std::span(&peer.endpoint, 1), deadline);
+  auto connected = net::Connect(clock, std::span(&peer.endpoint, 1), deadline, shared.closing_fd());
   if (!connected.ok()) return InPhase(peer, Phase::kConnect, connected.status());
   OpenConnection connection;
   connection.fd = std::move(connected).value();
@@ -110,8 +111,9 @@ Status OpenAndCheck(Shared& shared, PeerState& peer, Time deadline) {
   EncodeHello(hello, out);
   const Time asked = clock.Now();
   std::array<std::byte, kWelcomeBytes> in;
-  Status status = SendAll(clock, connection.fd.get(), out, deadline);
-  if (status.ok()) status = ReceiveAll(clock, connection.fd.get(), in, deadline);
+  const net::Until until(deadline, shared.closing_fd());
+  Status status = SendAll(clock, connection.fd.get(), out, until);
+  if (status.ok()) status = ReceiveAll(clock, connection.fd.get(), in, until);
   if (!status.ok()) return InPhase(peer, Phase::kHandshake, status);
   const Time received = clock.Now();
   auto welcome = DecodeWelcome(in);

@@ -64,7 +64,7 @@ class Peer final : public transport::Peer {
 
 // Connects, shakes hands and leaves the connection as the state's spare. The message names peer,
 // address and phase. kUnavailable, kTimedOut, kStale (another process answers), kUnsupported
-// (versions), kCorrupt (what answers is none of us).
+// (versions), kCorrupt (what answers is none of us), kCancelled (the transport was closed meanwhile).
 Status OpenAndCheck(Shared& shared, PeerState& peer, Time deadline);
 
 // The verdict on a welcome: ok, or why not, with the codes above.

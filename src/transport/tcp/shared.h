@@ -6,6 +6,7 @@
 //
 // Threads: thread-safe (constants and independent counters).
 
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -46,12 +47,20 @@ int SocketBufferBytes();
 
 struct Shared {
   Shared(const transport::Environment& env_in, const transport::TransportOptions& options_in)
-      : env(env_in), options(options_in), boot(ReadBootId()), buffer_bytes(SocketBufferBytes()) {}
+      : env(env_in),
+        options(options_in),
+        boot(ReadBootId()),
+        buffer_bytes(SocketBufferBytes()),
+        closing(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  // Readable from Close on: what blocks waits for it, too.
+  int closing_fd() const { return closing.get(); }
 
   const transport::Environment env;
   const transport::TransportOptions options;
   const BootId boot;
   const int buffer_bytes;
+  const UniqueFd closing;  // an eventfd; Create fails when there is none
   Counters counters;
   std::atomic<bool> closed{false};        // set by Close (release), read by lanes (acquire)
   std::atomic<uint64_t> peers_closed{0};  // grows when a Peer is destroyed; lanes then look again

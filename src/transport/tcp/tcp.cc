@@ -1,8 +1,10 @@
 #include "transport/tcp/tcp.h"
 
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <fstream>
 #include <memory>
 #include <utility>
@@ -26,6 +28,9 @@ class TcpTransport final : public transport::Transport {
   static Result<std::unique_ptr<transport::Transport>> Create(
       const transport::Environment& environment, const TransportOptions& options) {
     std::unique_ptr<TcpTransport> transport(new TcpTransport(environment, options));
+    if (!transport->shared_.closing.valid()) {
+      return Status(Code::kExhausted, Str("tcp transport: eventfd: ", net::ErrnoText(errno)));
+    }
     auto server = Server::Create(transport->shared_);
     if (!server.ok()) return server.status();
     transport->server_ = std::move(server).value();
@@ -71,6 +76,7 @@ class TcpTransport final : public transport::Transport {
 
   void Close() override {
     shared_.closed.store(true, std::memory_order_release);
+    eventfd_write(shared_.closing_fd(), 1);
     if (server_ != nullptr) server_->Stop();
   }
 
