@@ -22,8 +22,10 @@ namespace {
 constexpr Duration kConnectMax = std::chrono::seconds(5);
 // A connection on which nothing moves for so long while given-up slices wait on it is broken.
 constexpr Duration kStallMax = std::chrono::milliseconds(500);
-// A cancelled write that its owner has not answered by then is fenced.
+// A cancelled write that its owner has not answered is fenced, which breaks the connection for all
+// its slices: only once nothing has moved on it for kCancelMax, or when kCancelStallMax is over.
 constexpr Duration kCancelMax = std::chrono::milliseconds(20);
+constexpr Duration kCancelStallMax = std::chrono::seconds(1);
 // Between attempts to reach an owner that has writes of ours.
 constexpr Duration kBackoffMin = std::chrono::milliseconds(5);
 constexpr Duration kBackoffMax = std::chrono::milliseconds(500);
@@ -239,7 +241,7 @@ void Link::StartConnect(Time now) {
   const int result = connect(fd_.get(), to.data(), to.size());
   if (result != 0 && errno != EINPROGRESS) {
     const int error = errno;
-    ConnectFailed(net::ConnectFailure(to, error), Phase::kConnect, error == ECONNREFUSED, now);
+    ConnectFailed(net::ConnectFailure(to, error), Phase::kConnect, ProcessGone(error), now);
     return;
   }
   state_ = State::kConnecting;
@@ -254,13 +256,17 @@ void Link::StartConnect(Time now) {
   Wake(now + kConnectMax);
 }
 
+// Whether a failed connect proves that the process is no more. Only this host's own kernel is
+// believed: from elsewhere a firewall or a balancer may refuse while the owner still stores.
+bool Link::ProcessGone(int error) const { return error == ECONNREFUSED && clock_.same(); }
+
 void Link::FinishConnect(Time now) {
   int error = 0;
   socklen_t size = sizeof(error);
   getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) {
-    ConnectFailed(net::ConnectFailure(peer_->endpoint, error), Phase::kConnect,
-                  error == ECONNREFUSED, now);
+    ConnectFailed(net::ConnectFailure(peer_->endpoint, error), Phase::kConnect, ProcessGone(error),
+                  now);
     return;
   }
   Hello hello;
@@ -473,8 +479,14 @@ void Link::ExpireBegun(Time now) {
       continue;
     }
     Wake(certain);
-    if (flight.cancelled && now - flight.cancelled_at >= kCancelMax) overdue = true;
-    if (flight.cancelled && !overdue) Wake(flight.cancelled_at + kCancelMax);
+    if (!flight.cancelled) continue;
+    const Time due = std::min(std::max(flight.cancelled_at, last_progress_) + kCancelMax,
+                              flight.cancelled_at + kCancelStallMax);
+    if (due <= now) {
+      overdue = true;
+    } else {
+      Wake(due);
+    }
   }
   Filter(fencing_, [&](Flight& flight) {
     const Time certain = After(flight.slice.deadline, kMargin);

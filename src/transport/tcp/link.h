@@ -8,8 +8,8 @@
 // memory, so what still arrives is received into a sink. A begun write is over when that is certain
 // (rule 2 of transport.h): the owner has answered; or its deadline and a margin have passed; or its
 // connection broke and the owner (asked by the hello of a new connection, which names the old one)
-// says that it has stopped it; or the process is gone (connection refused, another process
-// answers). Such writes are *fencing*.
+// says that it has stopped it; or the process is gone (connection refused by the host that we share
+// with it, another process answers). Such writes are *fencing*.
 //
 // A slice that was completed while its message or its answer is still on the wire keeps its place
 // (`finished`): what is left of a write's payload is padded with zeros, which the owner, past the
@@ -126,6 +126,7 @@ class Link {
   // The connection's life (link.cc).
   void Open(Time now);
   void StartConnect(Time now);
+  bool ProcessGone(int error) const;
   void FinishConnect(Time now);
   bool Greet(Time now);
   void Adopt(OpenConnection connection);
