@@ -30,6 +30,11 @@ void* Scratch(std::vector<std::byte>& buffer) {
   return buffer.data();
 }
 
+// What a waiting read costs, in table entries.
+size_t EntriesOf(const Request& read) {
+  return Serving::kRequestEntries + read.keys.size() + read.pieces.size();
+}
+
 Time DeadlineOf(const Head& head) {
   return head.deadline == kNoDeadline ? kNever : Time(Duration(head.deadline));
 }
@@ -65,8 +70,9 @@ bool Serving::Full() const {
 }
 
 void Serving::Arm() {
-  const uint32_t wanted = (Full() ? 0u : uint32_t{EPOLLIN}) |
-                          (blocked_ || !out_.done() || !waiting_.empty() ? uint32_t{EPOLLOUT} : 0u);
+  // Also answers that came while a full turn sent what was before them.
+  const bool unsent = blocked_ || !out_.done() || !waiting_.empty() || !answers_.empty();
+  const uint32_t wanted = (Full() ? 0u : uint32_t{EPOLLIN}) | (unsent ? uint32_t{EPOLLOUT} : 0u);
   if (wanted == armed_) return;
   armed_ = wanted;
   epoll_event event{.events = wanted, .data = {.ptr = this}};
@@ -211,7 +217,7 @@ void Serving::OnRequest() {
       context_.spare.pop_back();
     }
     std::swap(*read, request_);
-    waiting_entries_ += read->keys.size() + read->pieces.size();
+    waiting_entries_ += EntriesOf(*read);
     waiting_.push_back(std::move(read));
     return;
   }
@@ -383,7 +389,7 @@ bool Serving::BuildBatch() {
     ready = code == Code::kOk;
     if (ready) break;
     Answer(Op::kRead, read.head.sequence, code);
-    waiting_entries_ -= read.keys.size() + read.pieces.size();
+    waiting_entries_ -= EntriesOf(read);
     waiting_.pop_front();
   }
   if (!answers_.empty()) {
@@ -422,7 +428,7 @@ void Serving::BatchDone() {
   payload_ = false;
   std::unique_ptr<Request> read = std::move(waiting_.front());
   waiting_.pop_front();
-  waiting_entries_ -= read->keys.size() + read->pieces.size();
+  waiting_entries_ -= EntriesOf(*read);
   if (read->head.checksum) {
     EncodeTrailer({crc_out_, payload_code_}, trailer_before_.data());
     trailer_due_ = true;

@@ -10,7 +10,7 @@
 // What breaks the format ends the connection.
 //
 // Bounds: one message being received (a table of kTableBytesMax), waiting reads of
-// kWaitingEntriesMax table entries, answers of kAnswersMax bytes; beyond, it stops receiving until
+// kWaitingEntriesMax table entries (each read counts kRequestEntries more), answers of kAnswersMax bytes; beyond, it stops receiving until
 // it has sent.
 //
 // Threads: thread-bound, to an event thread's.
@@ -43,7 +43,9 @@ struct ServingContext {
 
 class Serving {
  public:
-  static constexpr size_t kWaitingEntriesMax = 16384;
+  static constexpr size_t kWaitingEntriesMax = 16384;  // of kEntryBytes: 256 KiB
+  // What a waiting read costs besides its table (the request itself, its two allocations, its place).
+  static constexpr size_t kRequestEntries = 12;
   static constexpr size_t kAnswersMax = 64 << 10;
 
   Serving(ServingContext& context, UniqueFd fd, uint64_t id);
