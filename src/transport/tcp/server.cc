@@ -1,6 +1,7 @@
 #include "transport/tcp/server.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,6 +19,15 @@ constexpr uint64_t kListenerToken = 3;
 constexpr int kAcceptsPerTurn = 64;
 constexpr Duration kListenPause = std::chrono::milliseconds(100);
 
+// The configured bound, or half of this process's descriptors: the rest is for everything else.
+uint32_t ConnectionsMax(uint32_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    wanted = static_cast<uint32_t>(std::min<rlim_t>(wanted, limit.rlim_cur / 2));
+  }
+  return std::max(1u, wanted);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::Create(Shared& shared) {
@@ -31,7 +41,10 @@ Result<std::unique_ptr<Server>> Server::Create(Shared& shared) {
 }
 
 Server::Server(Shared& shared, UniqueFd listener)
-    : shared_(shared), listener_(std::move(listener)), port_(net::LocalPort(listener_.get())) {}
+    : shared_(shared),
+      connections_max_(ConnectionsMax(shared.options.connections_max)),
+      listener_(std::move(listener)),
+      port_(net::LocalPort(listener_.get())) {}
 
 Server::~Server() { Stop(); }
 
@@ -97,8 +110,7 @@ void Server::AcceptSome() {
       if (accepted.code() == Code::kExhausted && !MakeRoom()) PauseListening(now);
       return;
     }
-    const uint32_t bound = std::max(1u, shared_.options.connections_max);
-    if (connections_.load(std::memory_order_relaxed) >= bound && !MakeRoom()) {
+    if (connections_.load(std::memory_order_relaxed) >= connections_max_ && !MakeRoom()) {
       Counters::Add(shared_.counters.connections_rejected);
       continue;
     }

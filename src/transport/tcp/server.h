@@ -4,7 +4,8 @@
 // threads over which the connections are spread.
 //
 // A handshake that is not over in kGreetingMax is ended; at the bound of connections the oldest
-// unfinished one makes room for a new one. Until its handshake is over a connection costs a
+// unfinished one makes room for a new one. The bound is TransportOptions::connections_max, but at most
+// half of the descriptors that the process may have. Until its handshake is over a connection costs a
 // descriptor and under 300 bytes.
 //
 // A hello may name an earlier connection that is to be *fenced*: the thread that has it closes it,
@@ -71,6 +72,7 @@ class Server final : private EventSource {
   void OnClosed(uint64_t id);
 
   Shared& shared_;
+  const uint32_t connections_max_;
   UniqueFd listener_;
   uint16_t port_ = 0;
   std::atomic<uint32_t> connections_{0};    // greeting and serving

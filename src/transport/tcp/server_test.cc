@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -233,6 +234,24 @@ TEST(TcpServer, OldestUnfinishedHandshakeMakesRoom) {
   served.Send(WriteMessage(owner, std::vector<std::byte>(10)));
   std::array<std::byte, kReplyBytes> bytes{};
   EXPECT_TRUE(served.Receive(bytes));
+}
+
+TEST(TcpServer, HalfOfTheDescriptorsBoundTheConnections) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_cur < 256) GTEST_SKIP() << "fewer than 256 descriptors: " << before.rlim_cur;
+  rlimit low = before;
+  low.rlim_cur = 64;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  Owner owner;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<std::unique_ptr<Caller>> served;
+  for (int i = 0; i < 32; ++i) {
+    served.push_back(std::make_unique<Caller>(owner));
+    ASSERT_EQ(served.back()->Greet().code, Code::kOk);
+  }
+  Caller next(owner);
+  EXPECT_TRUE(next.Closed());
 }
 
 TEST(TcpServer, IdleConnectionsCostNoProcessorTime) {
