@@ -1,6 +1,7 @@
 #include "transport/conformance.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/str.h"
 #include "transport/conformance_world.h"
@@ -42,11 +43,17 @@ class ConformanceTest : public ::testing::Test {
 
 }  // namespace
 
-bool Register(const char* name, std::function<Params()> make) {
+bool Register(const char* name, std::function<Params()> make, Part part) {
   const std::string instance = name;
   const std::string suite = instance + "Conformance";
-  for (const std::span<const Case> cases :
-       {DataCases(), EndingCases(), RegionCases(), DeadlineCases(), PeerCases(), ProcessCases()}) {
+  std::vector<std::span<const Case>> parts = {DataCases(), RegionCases()};
+  if (part == Part::kAll) {
+    for (auto* cases : {&EndingCases, &DeadlineCases, &PeerCases, &ProcessCases}) {
+      parts.push_back(cases());
+    }
+    RegisterChildren(instance, make);
+  }
+  for (const std::span<const Case> cases : parts) {
     for (const Case& test : cases) {
       // GoogleTest owns what the factory returns.
       ::testing::RegisterTest(
@@ -56,7 +63,6 @@ bool Register(const char* name, std::function<Params()> make) {
           });
     }
   }
-  RegisterChildren(instance, make);
   return true;
 }
 

@@ -66,8 +66,12 @@ struct Params {
   uint64_t bulk_bytes = 16u << 20;  // what "a large transfer" is; at least 4 MiB
 };
 
+// Which tests an instance runs. A leaf runs all of them once; further instances of it, with other
+// options, need not repeat what the options do not change (endings, deadlines, peers, processes).
+enum class Part { kAll, kData };  // kData: data, back pressure and regions
+
 // What the macro calls. Returns true so that a constant can be initialised with it.
-bool Register(const char* name, std::function<Params()> make);
+bool Register(const char* name, std::function<Params()> make, Part part = Part::kAll);
 
 }  // namespace moonpool::transport::conformance
 
