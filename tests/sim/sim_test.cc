@@ -8,7 +8,7 @@ namespace {
 TEST(Simulation, AThousandSeedsHoldTheInvariants) {
   RunResult sum;
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
-    const RunResult result = Run(seed, 150);
+    const RunResult result = sim::Run(seed, 150);
     ASSERT_EQ(result.error, "") << "replay: script/sim --seed " << seed;
     sum.batches_ok += result.batches_ok;
     sum.batches_failed += result.batches_failed;
@@ -24,8 +24,8 @@ TEST(Simulation, AThousandSeedsHoldTheInvariants) {
 
 TEST(Simulation, OneSeedIsOneRun) {
   for (const uint64_t seed : {3, 17, 99}) {
-    const RunResult a = Run(seed, 150);
-    const RunResult b = Run(seed, 150);
+    const RunResult a = sim::Run(seed, 150);
+    const RunResult b = sim::Run(seed, 150);
     EXPECT_EQ(a.batches_ok, b.batches_ok);
     EXPECT_EQ(a.batches_failed, b.batches_failed);
     EXPECT_EQ(a.notifications, b.notifications);
