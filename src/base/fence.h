@@ -33,7 +33,7 @@ bool FenceIsExact();
 // each fenced. Returns the bytes copied: all, or fewer when the deadline came; up to a piece more
 // may then have been stored in part, before the deadline. A piece may be stored twice, with the
 // same bytes.
-inline constexpr size_t kFencePiece = 16 * 1024;
+inline constexpr size_t kFencePiece = size_t{16} * 1024;
 size_t FencedCopy(void* to, const void* from, size_t size, Time deadline);
 
 // Runs system call `number` with up to six arguments unless `deadline` has passed. Returns what the

@@ -9,8 +9,10 @@ bool RecordFailure(Batch& batch, const Failure& failure) {
   if (batch.failing.load(std::memory_order_relaxed)) return false;
   std::string text;
   if (!failure.peer.empty()) text = Str("peer ", failure.peer);
-  if (!failure.transport.empty()) text += Str(text.empty() ? "" : ", ", "transport ", failure.transport);
-  if (failure.phase != transport::Phase::kNone) text += Str(text.empty() ? "" : ", ", "phase ", transport::PhaseName(failure.phase));
+  if (!failure.transport.empty())
+    text += Str(text.empty() ? "" : ", ", "transport ", failure.transport);
+  if (failure.phase != transport::Phase::kNone)
+    text += Str(text.empty() ? "" : ", ", "phase ", transport::PhaseName(failure.phase));
   batch.failure = Status(failure.code, Str(text, text.empty() ? "" : ": ", failure.cause));
   batch.failed_peer = failure.peer;
   batch.failed_transport = failure.transport;

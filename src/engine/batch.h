@@ -47,9 +47,9 @@ struct GroupState {
   Status last_failure;
 
   // Only the thread that settles or repairs the group.
-  uint32_t rounds = 0;           // of repair
-  Time repair_since = kNever;    // since when the peer has not been reached
-  uint64_t done_at_repair = 0;   // the batch's bytes_done then
+  uint32_t rounds = 0;          // of repair
+  Time repair_since = kNever;   // since when the peer has not been reached
+  uint64_t done_at_repair = 0;  // the batch's bytes_done then
 };
 
 struct Batch {
@@ -74,7 +74,8 @@ struct Batch {
   std::atomic<bool> failing{false};          // set with `failure`; workers drop its slices
   // Slices in the hands of each worker; a waiter drives a worker that has some.
   std::array<std::atomic<uint32_t>, kWorkersMax> on_worker{};
-  std::atomic<bool> done{false};  // stored with release after everything else; guards nothing further
+  std::atomic<bool> done{
+      false};  // stored with release after everything else; guards nothing further
 
   Mutex mutex;
   CondVar finished;

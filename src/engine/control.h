@@ -37,8 +37,10 @@ class Control {
   virtual uint16_t port() const = 0;
   // `address` is host:port. kUnavailable, kTimedOut, kUnsupported, kCorrupt; `phase` says how far it came. kAgain: ask again
   // later (only where nothing may block).
-  virtual Result<Fetched> Fetch(const std::string& address, Time deadline, transport::Phase* phase) = 0;
-  virtual Status Notify(const std::string& address, const NotifyMessage& message, Time deadline) = 0;
+  virtual Result<Fetched> Fetch(const std::string& address, Time deadline,
+                                transport::Phase* phase) = 0;
+  virtual Status Notify(const std::string& address, const NotifyMessage& message,
+                        Time deadline) = 0;
   virtual void Close() = 0;
 };
 

@@ -20,7 +20,9 @@ transport::Phase PhaseOf(rpc::FailurePhase phase) {
   }
 }
 
-bool IsAny(const std::string& host) { return host.empty() || host == "0.0.0.0" || host == "::" || host == "*"; }
+bool IsAny(const std::string& host) {
+  return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
+}
 
 }  // namespace
 
@@ -29,7 +31,8 @@ RpcControl::RpcControl(std::unique_ptr<rpc::Server> server, Clock& clock, Logger
 
 RpcControl::~RpcControl() { RpcControl::Close(); }
 
-Result<std::unique_ptr<RpcControl>> RpcControl::Create(const std::string& listen, Clock& clock, Logger& log) {
+Result<std::unique_ptr<RpcControl>> RpcControl::Create(const std::string& listen, Clock& clock,
+                                                       Logger& log) {
   MOONPOOL_ASSIGN_OR_RETURN(const net::HostPort where, net::ParseHostPort(listen, 0));
   rpc::ServerOptions options;
   options.bind_host = IsAny(where.host) ? "" : where.host;
@@ -39,18 +42,21 @@ Result<std::unique_ptr<RpcControl>> RpcControl::Create(const std::string& listen
 }
 
 Status RpcControl::Start(Host& host) {
-  server_->Handle(kDescribe, [&host](const rpc::CallContext&, std::string_view) -> Result<std::string> {
-    return EncodeDescriptor(host.DescribeSelf());
-  });
-  server_->Handle(kNotify, [&host](const rpc::CallContext&, std::string_view request) -> Result<std::string> {
-    MOONPOOL_ASSIGN_OR_RETURN(const NotifyMessage message, DecodeNotify(request));
-    MOONPOOL_RETURN_IF_ERROR(host.Deliver(message));
-    return std::string();
-  });
+  server_->Handle(kDescribe,
+                  [&host](const rpc::CallContext&, std::string_view) -> Result<std::string> {
+                    return EncodeDescriptor(host.DescribeSelf());
+                  });
+  server_->Handle(
+      kNotify, [&host](const rpc::CallContext&, std::string_view request) -> Result<std::string> {
+        MOONPOOL_ASSIGN_OR_RETURN(const NotifyMessage message, DecodeNotify(request));
+        MOONPOOL_RETURN_IF_ERROR(host.Deliver(message));
+        return std::string();
+      });
   return server_->Start();
 }
 
-Result<Control::Fetched> RpcControl::Fetch(const std::string& address, Time deadline, transport::Phase* phase) {
+Result<Control::Fetched> RpcControl::Fetch(const std::string& address, Time deadline,
+                                           transport::Phase* phase) {
   rpc::CallInfo info;
   auto reply = client_.Call({address, kDescribe, "", deadline}, &info);
   *phase = PhaseOf(info.phase);

@@ -15,12 +15,14 @@ namespace moonpool::engine {
 class RpcControl final : public Control {
  public:
   // `listen` is host:port as in Options::listen. Binds in Create, answers from Start on.
-  static Result<std::unique_ptr<RpcControl>> Create(const std::string& listen, Clock& clock, Logger& log);
+  static Result<std::unique_ptr<RpcControl>> Create(const std::string& listen, Clock& clock,
+                                                    Logger& log);
   ~RpcControl() override;
 
   Status Start(Host& host) override;
   uint16_t port() const override { return server_->port(); }
-  Result<Fetched> Fetch(const std::string& address, Time deadline, transport::Phase* phase) override;
+  Result<Fetched> Fetch(const std::string& address, Time deadline,
+                        transport::Phase* phase) override;
   Status Notify(const std::string& address, const NotifyMessage& message, Time deadline) override;
   void Close() override;
 

@@ -30,18 +30,25 @@ std::string FirstHostAddress() {
   if (getifaddrs(&all) != 0) return "127.0.0.1";
   std::string best;
   for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0 || (one->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0 ||
+        (one->ifa_flags & IFF_LOOPBACK) != 0)
+      continue;
     if (one->ifa_addr->sa_family != AF_INET && one->ifa_addr->sa_family != AF_INET6) continue;
-    const socklen_t size = one->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    const socklen_t size =
+        one->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     const std::string text = net::Endpoint(one->ifa_addr, size).host();
-    if ( text.rfind("fe80", 0) == 0 || text.rfind("169.254.", 0) == 0) continue;
-    if (best.empty() || (one->ifa_addr->sa_family == AF_INET && best.find(':') != std::string::npos)) best = text;
+    if (text.rfind("fe80", 0) == 0 || text.rfind("169.254.", 0) == 0) continue;
+    if (best.empty() ||
+        (one->ifa_addr->sa_family == AF_INET && best.find(':') != std::string::npos))
+      best = text;
   }
   freeifaddrs(all);
   return best.empty() ? "127.0.0.1" : best;
 }
 
-bool AnyAddress(const std::string& host) { return host.empty() || host == "0.0.0.0" || host == "::" || host == "*"; }
+bool AnyAddress(const std::string& host) {
+  return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
+}
 
 }  // namespace
 
@@ -60,7 +67,8 @@ Core::~Core() {
   Close();
   closer_.RequestStop();
   const uint64_t one = 1;
-  if (close_fd_.valid() && ::write(close_fd_.get(), &one, sizeof(one)) < 0) log_.Error("eventfd write failed");
+  if (close_fd_.valid() && ::write(close_fd_.get(), &one, sizeof(one)) < 0)
+    log_.Error("eventfd write failed");
   closer_.Join();
 }
 
@@ -73,15 +81,18 @@ Status Core::MakeTransports() {
   wanted.serving_threads = options_.serving_threads;
   wanted.spin_max = options_.spin_max;
   for (const std::string& name : options_.transports) {
-    const bool known = std::any_of(world_.transports.begin(), world_.transports.end(),
-                                   [&](const transport::Factory& factory) { return factory.name == name; });
+    const bool known =
+        std::any_of(world_.transports.begin(), world_.transports.end(),
+                    [&](const transport::Factory& factory) { return factory.name == name; });
     if (known) continue;
     std::string names;
-    for (const transport::Factory& factory : world_.transports) names += Str(names.empty() ? "" : ", ", factory.name);
+    for (const transport::Factory& factory : world_.transports)
+      names += Str(names.empty() ? "" : ", ", factory.name);
     return Status(Code::kInvalidArgument, Str("transports: '", name, "' is not one of: ", names));
   }
   for (const transport::Factory& factory : world_.transports) {
-    const bool listed = std::find(options_.transports.begin(), options_.transports.end(), factory.name) != options_.transports.end();
+    const bool listed = std::find(options_.transports.begin(), options_.transports.end(),
+                                  factory.name) != options_.transports.end();
     TransportEntry entry{factory.name, nullptr, "not in the list of transports"};
     if (options_.transports.empty() || listed) {
       auto made = factory.create(environment, wanted);
@@ -97,14 +108,16 @@ Status Core::MakeTransports() {
     transports_.push_back(std::move(entry));
   }
   // Same host first, then by bandwidth.
-  std::stable_sort(transports_.begin(), transports_.end(), [](const TransportEntry& a, const TransportEntry& b) {
-    if (!a.transport || !b.transport) return a.transport && !b.transport;
-    const auto& left = a.transport->capabilities();
-    const auto& right = b.transport->capabilities();
-    if (left.same_host_only != right.same_host_only) return left.same_host_only;
-    return left.bandwidth_estimate > right.bandwidth_estimate;
-  });
-  if (transports_.empty() || !transports_.front().transport) return Status(Code::kUnsupported, "no transport works on this machine");
+  std::stable_sort(transports_.begin(), transports_.end(),
+                   [](const TransportEntry& a, const TransportEntry& b) {
+                     if (!a.transport || !b.transport) return a.transport && !b.transport;
+                     const auto& left = a.transport->capabilities();
+                     const auto& right = b.transport->capabilities();
+                     if (left.same_host_only != right.same_host_only) return left.same_host_only;
+                     return left.bandwidth_estimate > right.bandwidth_estimate;
+                   });
+  if (transports_.empty() || !transports_.front().transport)
+    return Status(Code::kUnsupported, "no transport works on this machine");
   return Status::Ok();
 }
 
@@ -112,11 +125,13 @@ Status Core::MakeWorkers() {
   for (int i = 0; i < options_.workers; ++i) {
     std::vector<std::unique_ptr<transport::Lane>> lanes;
     for (const TransportEntry& entry : transports_) {
-      if (!entry.transport) break;  // the usable ones come first: lanes have the index of their transport
+      if (!entry.transport)
+        break;  // the usable ones come first: lanes have the index of their transport
       MOONPOOL_ASSIGN_OR_RETURN(auto lane, entry.transport->OpenLane());
       lanes.push_back(std::move(lane));
     }
-    MOONPOOL_ASSIGN_OR_RETURN(auto worker, Worker::Create({i, clock_, *this, std::move(lanes), options_.spin_max}));
+    MOONPOOL_ASSIGN_OR_RETURN(
+        auto worker, Worker::Create({i, clock_, *this, std::move(lanes), options_.spin_max}));
     workers_.push_back(std::move(worker));
   }
   if (world_.threads) {
@@ -133,7 +148,8 @@ Status Core::Start() {
   if (host.empty()) host = AnyAddress(listen.host) ? FirstHostAddress() : listen.host;
   address_ = net::HostPort{host, world_.control->port()}.ToString();
   name_ = options_.name.empty() ? address_ : options_.name;
-  MOONPOOL_RETURN_IF_ERROR(world_.control->Start(*this).WithContext(Str("listen on ", options_.listen)));
+  MOONPOOL_RETURN_IF_ERROR(
+      world_.control->Start(*this).WithContext(Str("listen on ", options_.listen)));
   if (world_.registry) {
     const Time deadline = After(clock_.Now(), options_.timeout);
     const auto put = world_.registry->Put({name_, address_, options_.lease}, deadline);
@@ -184,14 +200,17 @@ Result<RegionInfo> Core::Register(void* address, uint64_t size, Rights rights) {
 }
 
 Status Core::Deregister(void* address, Duration timeout) {
-  return regions_.Deregister(reinterpret_cast<uint64_t>(address), After(clock_.Now(), TimeoutOr(timeout)));
+  return regions_.Deregister(reinterpret_cast<uint64_t>(address),
+                             After(clock_.Now(), TimeoutOr(timeout)));
 }
 
 Result<RegionInfo> Core::Allocate(uint64_t size, Rights rights, bool huge_pages) {
   MOONPOOL_RETURN_IF_ERROR(CheckOpen());
-  MOONPOOL_ASSIGN_OR_RETURN(std::shared_ptr<memory::Arena> arena, memory::Arena::Create({size, huge_pages, -1}));
+  MOONPOOL_ASSIGN_OR_RETURN(std::shared_ptr<memory::Arena> arena,
+                            memory::Arena::Create({size, huge_pages, -1}));
   const uint32_t number = arenas_.Add(arena);
-  auto region = regions_.Register({reinterpret_cast<uint64_t>(arena->data()), size, rights, number, 0});
+  auto region =
+      regions_.Register({reinterpret_cast<uint64_t>(arena->data()), size, rights, number, 0});
   if (!region.ok()) {
     arenas_.Remove(number);
     return region.status();
@@ -209,7 +228,7 @@ Status Core::Free(void* address, Duration timeout) {
       return Status(Code::kNotFound, Str("address 0x", std::hex, key, " was not allocated here"));
     }
   }
-  const Status gone = regions_.Deregister(key, After(clock_.Now(), TimeoutOr(timeout)));
+  Status gone = regions_.Deregister(key, After(clock_.Now(), TimeoutOr(timeout)));
   if (!gone.ok() && gone.code() != Code::kNotFound) return gone;
   std::shared_ptr<memory::Arena> arena;
   uint64_t version = 0;
@@ -219,8 +238,9 @@ Status Core::Free(void* address, Duration timeout) {
   if (found == allocations_.end()) return Status::Ok();
   for (const RegionInfo& region : regions) {
     if (region.arena != found->second.first) continue;
-    return Status(Code::kAgain, Str("the allocation at 0x", std::hex, key, " still holds the region at 0x", region.address,
-                                    "; deregister it first"));
+    return Status(Code::kAgain,
+                  Str("the allocation at 0x", std::hex, key, " still holds the region at 0x",
+                      region.address, "; deregister it first"));
   }
   arenas_.Remove(found->second.first);
   arena = std::move(found->second.second);
@@ -228,10 +248,11 @@ Status Core::Free(void* address, Duration timeout) {
   return Status::Ok();
 }
 
-Status Core::Notify(SegmentHandle handle, std::string payload, Duration timeout) {
+Status Core::Notify(SegmentHandle handle, const std::string& payload, Duration timeout) {
   MOONPOOL_RETURN_IF_ERROR(CheckOpen());
   if (payload.size() > kNotificationBytesMax) {
-    return Status(Code::kInvalidArgument, Str("payload has ", payload.size(), " bytes; allowed 0 .. ", kNotificationBytesMax));
+    return Status(Code::kInvalidArgument, Str("payload has ", payload.size(),
+                                              " bytes; allowed 0 .. ", kNotificationBytesMax));
   }
   MOONPOOL_ASSIGN_OR_RETURN(const SegmentPtr segment, GetSegment(handle));
   const Time deadline = After(clock_.Now(), TimeoutOr(timeout));
@@ -239,7 +260,8 @@ Status Core::Notify(SegmentHandle handle, std::string payload, Duration timeout)
   Mutex mutex;
   CondVar pause;  // nobody notifies it: a bounded wait between attempts
   Failure failure;
-  for (Duration backoff = std::chrono::milliseconds(1);; backoff = std::min<Duration>(backoff * 2, std::chrono::milliseconds(200))) {
+  for (Duration backoff = std::chrono::milliseconds(1);;
+       backoff = std::min<Duration>(backoff * 2, std::chrono::milliseconds(200))) {
     const auto reached = Reach(segment, deadline, &failure);
     Status sent = reached.status();
     if (reached.ok()) {
@@ -248,11 +270,14 @@ Status Core::Notify(SegmentHandle handle, std::string payload, Duration timeout)
         MutexLock lock(segment->mutex);
         address = segment->address;
       }
-      sent = world_.control->Notify(address, {id_, sequence, reached->incarnation->id, name_, payload}, deadline);
+      sent = world_.control->Notify(
+          address, {id_, sequence, reached->incarnation->id, name_, payload}, deadline);
     }
-    if (sent.code() != Code::kAgain && sent.code() != Code::kStale) return sent.ok() ? sent : sent.WithContext(Str("notify peer ", segment->name));
+    if (sent.code() != Code::kAgain && sent.code() != Code::kStale)
+      return sent.ok() ? sent : sent.WithContext(Str("notify peer ", segment->name));
     if (clock_.Now() + backoff >= deadline || closing_.load()) {
-      return Status(closing_.load() ? Code::kCancelled : Code::kTimedOut, Str("notify peer ", segment->name, ": ", sent.message()));
+      return Status(closing_.load() ? Code::kCancelled : Code::kTimedOut,
+                    Str("notify peer ", segment->name, ": ", sent.message()));
     }
     MutexLock lock(mutex);
     pause.WaitFor(mutex, backoff);
@@ -306,7 +331,8 @@ bool Core::Drive() {
 
 void Core::RequestClose() {
   const uint64_t one = 1;
-  if (close_fd_.valid() && ::write(close_fd_.get(), &one, sizeof(one)) < 0) return;  // full: asked already
+  if (close_fd_.valid() && ::write(close_fd_.get(), &one, sizeof(one)) < 0)
+    return;  // full: asked already
 }
 
 void Core::CloseOnRequest() {
@@ -317,7 +343,8 @@ void Core::CloseOnRequest() {
 
 void Core::DrainWorkers(Time until) {
   auto busy = [&] {
-    return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->outstanding() > 0; });
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](const auto& worker) { return worker->outstanding() > 0; });
   };
   Mutex mutex;
   CondVar pause;
@@ -340,7 +367,8 @@ void Core::AbandonBatches() {
       running = !batch->done.load();
     }
     if (!running) continue;
-    RecordFailure(*batch, {Code::kCancelled, transport::Phase::kNone, "", "", "the engine was closed"});
+    RecordFailure(*batch,
+                  {Code::kCancelled, transport::Phase::kNone, "", "", "the engine was closed"});
     Finish(*batch);
   }
 }
@@ -357,8 +385,11 @@ void Core::Close() {
   inbox_.Close();
   if (world_.control) world_.control->Close();
   if (world_.registry && started_.load()) {
-    const Status removed = world_.registry->Remove(name_, registered_, After(start, kRegistryGoodbye));
-    if (!removed.ok()) log_.Info("registry entry is left to its lease", {{"name", name_}, {"cause", removed.message()}});
+    const Status removed =
+        world_.registry->Remove(name_, registered_, After(start, kRegistryGoodbye));
+    if (!removed.ok())
+      log_.Info("registry entry is left to its lease",
+                {{"name", name_}, {"cause", removed.message()}});
   }
   DrainWorkers(start + kCloseDrain);
   if (world_.registry) world_.registry->Close();

@@ -61,7 +61,7 @@ class Core final : public WorkerHooks, public Host {
   Result<BatchStatus> Poll(BatchHandle handle);
   Status Cancel(BatchHandle handle);
   Status Release(BatchHandle handle);
-  Status Notify(SegmentHandle handle, std::string payload, Duration timeout);
+  Status Notify(SegmentHandle handle, const std::string& payload, Duration timeout);
   bool Drive();
   void Close();
   void RequestClose();
@@ -88,7 +88,9 @@ class Core final : public WorkerHooks, public Host {
   Status MakeTransports();
   Status MakeWorkers();
   Status CheckOpen() const;
-  Duration TimeoutOr(Duration timeout) const { return timeout.count() > 0 ? timeout : options_.timeout; }
+  Duration TimeoutOr(Duration timeout) const {
+    return timeout.count() > 0 ? timeout : options_.timeout;
+  }
   void CloseOnRequest();
   void DrainWorkers(Time until);
   void AbandonBatches();
@@ -116,7 +118,8 @@ class Core final : public WorkerHooks, public Host {
   Result<std::string> ResolveName(const std::string& name, Time deadline);
   Status ChoosePath(const SegmentPtr& segment, const IncarnationPtr& incarnation, Time deadline);
   Result<Path*> OpenPath(Incarnation& incarnation, size_t transport, Time deadline);
-  Reached Publish(const SegmentPtr& segment, IncarnationPtr incarnation, std::shared_ptr<const RegionView> view);
+  Reached Publish(const SegmentPtr& segment, IncarnationPtr incarnation,
+                  std::shared_ptr<const RegionView> view);
   void Retire(const IncarnationPtr& incarnation);
   void WaitForSegment(const SegmentPtr& segment, const BatchPtr& batch, size_t group);
   bool TakeWaiting(const SegmentPtr& segment, const Batch& batch, size_t group);
@@ -147,7 +150,8 @@ class Core final : public WorkerHooks, public Host {
 
   mutable Mutex segments_mutex_;
   std::map<std::string, SegmentPtr> segments_by_name_ MOONPOOL_GUARDED_BY(segments_mutex_);
-  std::vector<std::pair<uint32_t, SegmentPtr>> segments_ MOONPOOL_GUARDED_BY(segments_mutex_);  // generation, segment
+  std::vector<std::pair<uint32_t, SegmentPtr>> segments_
+      MOONPOOL_GUARDED_BY(segments_mutex_);  // generation, segment
 
   Mutex memory_mutex_;
   std::unordered_map<uint64_t, std::pair<uint32_t, std::shared_ptr<memory::Arena>>> allocations_
@@ -162,11 +166,11 @@ class Core final : public WorkerHooks, public Host {
   std::atomic<uint64_t> bytes_written_{0};
   std::atomic<uint64_t> retries_{0};
 
-  std::atomic<bool> closing_{false};         // set first; every call looks at it
+  std::atomic<bool> closing_{false};  // set first; every call looks at it
   std::atomic<bool> started_{false};
-  std::atomic<bool> ended_{false};           // Close has done its work; what is not done never will be
-  UniqueFd close_fd_;                        // eventfd written by RequestClose
-  Thread closer_;                            // mp-closer: closes when asked from a signal handler
+  std::atomic<bool> ended_{false};  // Close has done its work; what is not done never will be
+  UniqueFd close_fd_;               // eventfd written by RequestClose
+  Thread closer_;                   // mp-closer: closes when asked from a signal handler
   Mutex close_mutex_;
   bool closed_ MOONPOOL_GUARDED_BY(close_mutex_) = false;
 };

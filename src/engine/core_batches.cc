@@ -9,9 +9,12 @@ namespace moonpool::engine {
 namespace {
 
 bool MayRetry(Code code) {
-  return code == Code::kUnavailable || code == Code::kStale || code == Code::kCorrupt || code == Code::kAgain ||
+  return code == Code::kUnavailable || code == Code::kStale || code == Code::kCorrupt ||
+         code == Code::kAgain ||
          code == Code::kUnsupported ||  // this path cannot carry it after all: another may
-         code == Code::kCancelled;      // by a lane that detached; a cancelled batch is failing and does not come here
+         code ==
+             Code::
+                 kCancelled;  // by a lane that detached; a cancelled batch is failing and does not come here
 }
 
 std::string CauseOf(Path* path, const transport::Completion& completion) {
@@ -22,7 +25,8 @@ std::string CauseOf(Path* path, const transport::Completion& completion) {
   }
   switch (completion.code) {
     case Code::kInvalidArgument:
-      return "the peer or the kernel refused the range (outside a region, not allowed, or unmapped)";
+      return "the peer or the kernel refused the range (outside a region, not allowed, or "
+             "unmapped)";
     case Code::kStale:
       return "the peer does not know this registration any more";
     case Code::kCorrupt:
@@ -42,21 +46,25 @@ Status Core::CheckRequest(const BatchRequest& request) const {
   uint64_t descriptors = 0;
   for (size_t i = 0; i < request.groups.size(); ++i) {
     const Group& group = request.groups[i];
-    MOONPOOL_RETURN_IF_ERROR(CheckRanges({group.local, group.remote, group.lengths}).WithContext(Str("group ", i)));
+    MOONPOOL_RETURN_IF_ERROR(
+        CheckRanges({group.local, group.remote, group.lengths}).WithContext(Str("group ", i)));
     descriptors += group.lengths.size();
     if (group.op != transport::Op::kRead && group.op != transport::Op::kWrite) {
       return Status(Code::kInvalidArgument, Str("group ", i, ": op must be read or write"));
     }
-    if (group.lengths.empty()) return Status(Code::kInvalidArgument, Str("group ", i, ": no descriptors"));
+    if (group.lengths.empty())
+      return Status(Code::kInvalidArgument, Str("group ", i, ": no descriptors"));
   }
   if (descriptors == 0 || descriptors > kDescriptorsMax) {
-    return Status(Code::kInvalidArgument, Str("a batch has 1 .. ", kDescriptorsMax, " descriptors; this one has ", descriptors));
+    return Status(Code::kInvalidArgument, Str("a batch has 1 .. ", kDescriptorsMax,
+                                              " descriptors; this one has ", descriptors));
   }
   if (request.payload.size() > kNotificationBytesMax) {
-    return Status(Code::kInvalidArgument,
-                  Str("payload has ", request.payload.size(), " bytes; allowed 0 .. ", kNotificationBytesMax));
+    return Status(Code::kInvalidArgument, Str("payload has ", request.payload.size(),
+                                              " bytes; allowed 0 .. ", kNotificationBytesMax));
   }
-  if (request.timeout.count() < 0) return Status(Code::kInvalidArgument, "timeout must not be negative");
+  if (request.timeout.count() < 0)
+    return Status(Code::kInvalidArgument, "timeout must not be negative");
   return Status::Ok();
 }
 
@@ -69,7 +77,8 @@ Status Core::PinLocal(Batch& batch, const BatchRequest& request) {
       const uint64_t address = group.local[i];
       const uint64_t size = group.lengths[i];
       batch.bytes_total += size;
-      if (last < known.size() && RangeInside(address, size, known[last].address, known[last].size)) continue;
+      if (last < known.size() && RangeInside(address, size, known[last].address, known[last].size))
+        continue;
       const auto hit = std::find_if(known.begin(), known.end(), [&](const RegionInfo& region) {
         return RangeInside(address, size, region.address, region.size);
       });
@@ -80,15 +89,16 @@ Status Core::PinLocal(Batch& batch, const BatchRequest& request) {
       const auto found = regions_.Find(address, size);
       if (!found || regions_.Pin(found->key) != Code::kOk) {
         return Status(Code::kInvalidArgument,
-                      Str("group ", g, " descriptor ", i, ": local range 0x", std::hex, address, std::dec, " + ", size,
-                          " bytes is not inside a region registered here"));
+                      Str("group ", g, " descriptor ", i, ": local range 0x", std::hex, address,
+                          std::dec, " + ", size, " bytes is not inside a region registered here"));
       }
       batch.pinned.push_back(found->key);
       if (known.size() < 64) {
         known.push_back(*found);
         last = known.size() - 1;
       } else {
-        known[last = known.size() - 1] = *found;  // more than 64 regions: the last slot turns over, pins repeat
+        known[last = known.size() - 1] =
+            *found;  // more than 64 regions: the last slot turns over, pins repeat
       }
     }
   }
@@ -149,7 +159,8 @@ PlanLimits Core::LimitsOf(const Path& path) const {
   return {can.slice_bytes, can.slice_pieces_max, static_cast<uint32_t>(workers_.size())};
 }
 
-void Core::StartGroup(const BatchPtr& batch, size_t index, const Ranges& ranges, bool wait_follows) {
+void Core::StartGroup(const BatchPtr& batch, size_t index, const Ranges& ranges,
+                      bool wait_follows) {
   GroupState& group = batch->groups[index];
   IncarnationPtr incarnation;
   std::shared_ptr<const RegionView> view;
@@ -187,7 +198,8 @@ int Core::BaseWorker(bool wait_follows) const {
   return static_cast<int>(home);
 }
 
-void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& slices, bool wait_follows) {
+void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& slices,
+                    bool wait_follows) {
   GroupState& group = batch.groups[index];
   Path* path = group.incarnation->chosen.load();
   const size_t count = workers_.size();
@@ -198,7 +210,8 @@ void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& sli
   }
   const Priority priority = batch.priority;
   group.outstanding.store(static_cast<uint32_t>(slices.size()));
-  for (size_t w = 0; w < count; ++w) batch.on_worker[w].fetch_add(static_cast<uint32_t>(shares[w].size()));
+  for (size_t w = 0; w < count; ++w)
+    batch.on_worker[w].fetch_add(static_cast<uint32_t>(shares[w].size()));
   std::vector<size_t> used;
   for (size_t w = 0; w < count; ++w) {
     if (shares[w].empty()) continue;
@@ -219,21 +232,27 @@ void Core::SliceDone(const SliceRef& ref, Path* path, const transport::Completio
   if (completion.code == Code::kOk) {
     const uint64_t bytes = group.plan.slices[ref.slice].bytes;
     batch.bytes_done.fetch_add(bytes, std::memory_order_relaxed);
-    (group.op == transport::Op::kRead ? bytes_read_ : bytes_written_).fetch_add(bytes, std::memory_order_relaxed);
-    if (!group.touched.load(std::memory_order_relaxed)) group.touched.store(true, std::memory_order_relaxed);
-    if (path->failures.load(std::memory_order_relaxed) != 0) path->failures.store(0, std::memory_order_relaxed);
+    (group.op == transport::Op::kRead ? bytes_read_ : bytes_written_)
+        .fetch_add(bytes, std::memory_order_relaxed);
+    if (!group.touched.load(std::memory_order_relaxed))
+      group.touched.store(true, std::memory_order_relaxed);
+    if (path->failures.load(std::memory_order_relaxed) != 0)
+      path->failures.store(0, std::memory_order_relaxed);
     const uint32_t bit = 1u << path->transport;
-    if ((batch.transports_used.load(std::memory_order_relaxed) & bit) == 0) batch.transports_used.fetch_or(bit);
+    if ((batch.transports_used.load(std::memory_order_relaxed) & bit) == 0)
+      batch.transports_used.fetch_or(bit);
   } else if (!batch.failing.load(std::memory_order_acquire)) {
     if (completion.code == Code::kUnavailable && path != nullptr) path->failures.fetch_add(1);
     if (completion.code == Code::kUnsupported && path != nullptr) path->unusable.store(true);
     const std::string transport = path ? path->transport_name : "";
-    const Failure failure{completion.code, completion.phase, group.segment->name, transport, CauseOf(path, completion)};
+    const Failure failure{completion.code, completion.phase, group.segment->name, transport,
+                          CauseOf(path, completion)};
     if (MayRetry(completion.code)) {
       MutexLock lock(batch.mutex);
       group.failed.push_back(ref.slice);
-      group.last_failure = Status(failure.code, Str("peer ", failure.peer, ", transport ", transport, ", phase ",
-                                                    transport::PhaseName(failure.phase), ": ", failure.cause));
+      group.last_failure =
+          Status(failure.code, Str("peer ", failure.peer, ", transport ", transport, ", phase ",
+                                   transport::PhaseName(failure.phase), ": ", failure.cause));
     } else {
       FailBatch(batch, failure);
     }
@@ -324,7 +343,8 @@ Status Core::Wait(BatchHandle handle, Duration timeout) {
     if (drove) continue;
     MutexLock lock(batch->mutex);
     if (!batch->done.load(std::memory_order_acquire)) {
-      batch->finished.WaitFor(batch->mutex, std::min<Duration>(until - now, std::chrono::milliseconds(10)));
+      batch->finished.WaitFor(batch->mutex,
+                              std::min<Duration>(until - now, std::chrono::milliseconds(10)));
     }
   }
   MutexLock lock(batch->mutex);
@@ -372,21 +392,26 @@ Status Core::Release(BatchHandle handle) {
   if (done) {
     batches_.Remove(handle);
   } else {
-    FailBatch(*batch, {Code::kCancelled, transport::Phase::kNone, "", "", "released while running"});
+    FailBatch(*batch,
+              {Code::kCancelled, transport::Phase::kNone, "", "", "released while running"});
   }
   return Status::Ok();
 }
 
 void Core::PostNotify(const BatchPtr& batch, size_t group, Duration backoff) {
-  tasks_.Post(TaskRunner::Kind::kMayBlock, [this, batch, group, backoff] { DeliverNotify(batch, group, backoff); }, After(clock_.Now(), backoff));
+  tasks_.Post(
+      TaskRunner::Kind::kMayBlock,
+      [this, batch, group, backoff] { DeliverNotify(batch, group, backoff); },
+      After(clock_.Now(), backoff));
 }
 
 // The next group from `index` on whose segment no earlier group has: a segment is notified once.
 size_t Core::NextToNotify(const Batch& batch, size_t index) {
   for (; index < batch.groups.size(); ++index) {
     const SegmentState* segment = batch.groups[index].segment.get();
-    const bool before = std::any_of(batch.groups.begin(), batch.groups.begin() + static_cast<ptrdiff_t>(index),
-                                    [&](const GroupState& group) { return group.segment.get() == segment; });
+    const bool before =
+        std::any_of(batch.groups.begin(), batch.groups.begin() + static_cast<ptrdiff_t>(index),
+                    [&](const GroupState& group) { return group.segment.get() == segment; });
     if (!before) break;
   }
   return index;
@@ -401,23 +426,30 @@ void Core::DeliverNotify(const BatchPtr& batch, size_t index, Duration backoff) 
   }
   const Time now = clock_.Now();
   const Time attempt = std::min(batch->deadline, now + std::chrono::seconds(2));
-  const Status sent =
-      batch->failing.load()
-          ? Status::Ok()
-          : world_.control->Notify(address, {id_, batch->sequence + index, group.incarnation->id, name_, batch->payload}, attempt);
-  const bool again = sent.code() == Code::kAgain || sent.code() == Code::kUnavailable || sent.code() == Code::kTimedOut;
+  const Status sent = batch->failing.load()
+                          ? Status::Ok()
+                          : world_.control->Notify(address,
+                                                   {id_, batch->sequence + index,
+                                                    group.incarnation->id, name_, batch->payload},
+                                                   attempt);
+  const bool again = sent.code() == Code::kAgain || sent.code() == Code::kUnavailable ||
+                     sent.code() == Code::kTimedOut;
   if (!sent.ok() && again && clock_.Now() < batch->deadline && !closing_.load()) {
     const Duration longer = std::clamp<Duration>(backoff * 2, std::chrono::milliseconds(1),
                                                  std::chrono::milliseconds(kNotifyBackoffMaxMs));
-    PostNotify(batch, index, std::min<Duration>(longer, std::max<Duration>(batch->deadline - clock_.Now(), Duration{0})));
+    PostNotify(batch, index,
+               std::min<Duration>(longer,
+                                  std::max<Duration>(batch->deadline - clock_.Now(), Duration{0})));
     return;
   }
   if (!sent.ok()) {
     const Code code = again && !closing_.load() ? Code::kTimedOut : sent.code();
-    RecordFailure(*batch, {code, transport::Phase::kCommit, group.segment->name, "",
-                           Str("the data is there, its notification was not accepted: ", sent.message())});
+    RecordFailure(*batch,
+                  {code, transport::Phase::kCommit, group.segment->name, "",
+                   Str("the data is there, its notification was not accepted: ", sent.message())});
     Finish(*batch);
-  } else if (const size_t next = NextToNotify(*batch, index + 1); next < batch->groups.size() && !batch->failing.load()) {
+  } else if (const size_t next = NextToNotify(*batch, index + 1);
+             next < batch->groups.size() && !batch->failing.load()) {
     PostNotify(batch, next, Duration{0});
   } else {
     Finish(*batch);

@@ -6,17 +6,18 @@
 namespace moonpool::engine {
 namespace {
 
-constexpr Duration kReachAttempt = std::chrono::seconds(2);   // one attempt of a repair
+constexpr Duration kReachAttempt = std::chrono::seconds(2);  // one attempt of a repair
 constexpr Duration kBackoffMin = std::chrono::milliseconds(20);
 constexpr Duration kBackoffMax = std::chrono::milliseconds(400);
-constexpr uint32_t kRoundsMax = 8;             // repairs of one group
-constexpr uint32_t kPathFailuresMax = 2;       // in a row, before another transport is tried
+constexpr uint32_t kRoundsMax = 8;        // repairs of one group
+constexpr uint32_t kPathFailuresMax = 2;  // in a row, before another transport is tried
 constexpr Duration kPauseMin = std::chrono::milliseconds(500);
 constexpr Duration kPauseMax = std::chrono::seconds(60);
 constexpr size_t kSegmentsMax = 1 << 20;
 
 bool Permanent(Code code) {
-  return code == Code::kInvalidArgument || code == Code::kUnsupported || code == Code::kNotFound || code == Code::kCancelled;
+  return code == Code::kInvalidArgument || code == Code::kUnsupported || code == Code::kNotFound ||
+         code == Code::kCancelled;
 }
 
 const TransportAddress* FindAddress(const Incarnation& incarnation, const std::string& name) {
@@ -45,7 +46,8 @@ void UnplanInto(GroupState& group) {
 Result<Core::SegmentPtr> Core::GetSegment(SegmentHandle handle) const {
   const auto index = static_cast<uint32_t>(handle);
   MutexLock lock(segments_mutex_);
-  if (index >= segments_.size() || segments_[index].first != handle >> 32 || !segments_[index].second) {
+  if (index >= segments_.size() || segments_[index].first != handle >> 32 ||
+      !segments_[index].second) {
     return Status(Code::kInvalidArgument, Str("segment ", handle, " is not open here"));
   }
   return segments_[index].second;
@@ -54,7 +56,8 @@ Result<Core::SegmentPtr> Core::GetSegment(SegmentHandle handle) const {
 Result<SegmentHandle> Core::Open(const std::string& name, Duration timeout) {
   MOONPOOL_RETURN_IF_ERROR(CheckOpen());
   if (name.empty() || name.size() > kNameBytesMax) {
-    return Status(Code::kInvalidArgument, Str("segment name must have 1 .. ", kNameBytesMax, " bytes"));
+    return Status(Code::kInvalidArgument,
+                  Str("segment name must have 1 .. ", kNameBytesMax, " bytes"));
   }
   SegmentPtr segment;
   {
@@ -71,7 +74,8 @@ Result<SegmentHandle> Core::Open(const std::string& name, Duration timeout) {
   const Time deadline = After(clock_.Now(), TimeoutOr(timeout));
   const auto reached = Reach(segment, deadline, &failure);
   if (!reached.ok()) {
-    return Status(failure.code, Str("open peer ", name, ", phase ", transport::PhaseName(failure.phase), ": ", failure.cause));
+    return Status(failure.code, Str("open peer ", name, ", phase ",
+                                    transport::PhaseName(failure.phase), ": ", failure.cause));
   }
   if (known) return segment->handle;
   MutexLock lock(segments_mutex_);
@@ -100,9 +104,12 @@ Status Core::CloseSegment(SegmentHandle handle) {
     segments_by_name_.erase(segment->name);
   }
   for (const BatchPtr& batch : batches_.All()) {
-    const bool uses = std::any_of(batch->groups.begin(), batch->groups.end(),
-                                  [&](const GroupState& group) { return group.segment == segment; });
-    if (uses) FailBatch(*batch, {Code::kCancelled, transport::Phase::kNone, segment->name, "", "the segment was closed"});
+    const bool uses =
+        std::any_of(batch->groups.begin(), batch->groups.end(),
+                    [&](const GroupState& group) { return group.segment == segment; });
+    if (uses)
+      FailBatch(*batch, {Code::kCancelled, transport::Phase::kNone, segment->name, "",
+                         "the segment was closed"});
   }
   IncarnationPtr gone;
   {
@@ -178,7 +185,8 @@ Result<Core::Reached> Core::Reach(const SegmentPtr& segment, Time deadline, Fail
   return Publish(segment, std::move(incarnation), std::move(view));
 }
 
-Core::Reached Core::Publish(const SegmentPtr& segment, IncarnationPtr incarnation, std::shared_ptr<const RegionView> view) {
+Core::Reached Core::Publish(const SegmentPtr& segment, IncarnationPtr incarnation,
+                            std::shared_ptr<const RegionView> view) {
   IncarnationPtr replaced;
   Reached reached;
   {
@@ -186,14 +194,16 @@ Core::Reached Core::Publish(const SegmentPtr& segment, IncarnationPtr incarnatio
     IncarnationPtr& current = segment->incarnation;
     if (segment->closed) {
       replaced = incarnation;  // nobody will use it: its lanes detach, its batches fail
-    } else if (current && current != incarnation && current->id == incarnation->id && !current->retired.load()) {
+    } else if (current && current != incarnation && current->id == incarnation->id &&
+               !current->retired.load()) {
       replaced = std::move(incarnation);  // another thread was quicker
     } else if (current != incarnation) {
       replaced = std::move(current);
       current = std::move(incarnation);
     }
     if (!segment->closed) reached.incarnation = current;
-    if (!segment->view || segment->view->version <= view->version || replaced) segment->view = std::move(view);
+    if (!segment->view || segment->view->version <= view->version || replaced)
+      segment->view = std::move(view);
     reached.view = segment->view;
     if (!reached.incarnation) reached.incarnation = replaced;
   }
@@ -210,15 +220,17 @@ Result<Path*> Core::OpenPath(Incarnation& incarnation, size_t index, Time deadli
   const TransportEntry& entry = transports_[index];
   const TransportAddress* address = FindAddress(incarnation, entry.name);
   if (address == nullptr) return Status(Code::kUnsupported, "the peer does not offer it");
-  MOONPOOL_ASSIGN_OR_RETURN(
-      auto peer, entry.transport->OpenPeer({incarnation.name, incarnation.id, incarnation.host, address->blob}, deadline));
+  MOONPOOL_ASSIGN_OR_RETURN(auto peer, entry.transport->OpenPeer({incarnation.name, incarnation.id,
+                                                                  incarnation.host, address->blob},
+                                                                 deadline));
   MutexLock lock(incarnation.mutex);
   PathSlot& slot = incarnation.paths[index];
   if (!slot.path) slot.path.reset(new Path{index, entry.name, std::move(peer)});
   return slot.path.get();
 }
 
-Status Core::ChoosePath(const SegmentPtr& segment, const IncarnationPtr& incarnation, Time deadline) {
+Status Core::ChoosePath(const SegmentPtr& segment, const IncarnationPtr& incarnation,
+                        Time deadline) {
   std::string reasons;
   Path* paused = nullptr;
   Code code = Code::kUnsupported;
@@ -230,7 +242,8 @@ Status Core::ChoosePath(const SegmentPtr& segment, const IncarnationPtr& incarna
       MutexLock lock(incarnation->mutex);
       PathSlot& slot = incarnation->paths[i];
       path = slot.path.get();
-      if (path != nullptr && path->failures.load() >= kPathFailuresMax && clock_.Now() >= slot.paused_until) {
+      if (path != nullptr && path->failures.load() >= kPathFailuresMax &&
+          clock_.Now() >= slot.paused_until) {
         if (slot.paused_until == Time{} || slot.pause.count() == 0) {
           slot.pause = kPauseMin;
           slot.paused_until = clock_.Now() + slot.pause;
@@ -261,7 +274,8 @@ Status Core::ChoosePath(const SegmentPtr& segment, const IncarnationPtr& incarna
     }
     const Path* before = incarnation->chosen.exchange(path);
     if (before != path) {
-      log_.Info("path chosen", {{"peer", incarnation->name}, {"transport", entry.name}, {"others", reasons}});
+      log_.Info("path chosen",
+                {{"peer", incarnation->name}, {"transport", entry.name}, {"others", reasons}});
       MutexLock lock(segment->mutex);
       segment->reason = Str(entry.name, ": chosen", reasons.empty() ? "" : "; ", reasons);
     }
@@ -288,18 +302,23 @@ void Core::WaitForSegment(const SegmentPtr& segment, const BatchPtr& batch, size
     if (start) segment->repairing = true;
     closed = segment->closed;
   }
-  if (closed) FailBatch(*batch, {Code::kCancelled, transport::Phase::kNone, segment->name, "", "the segment was closed"});
-  tasks_.Post(TaskRunner::Kind::kQuick, [this, segment] { ExpireWaiting(segment); }, batch->deadline);
-  if (start) tasks_.Post(TaskRunner::Kind::kMayBlock, [this, segment] { Repair(segment, kBackoffMin); });
+  if (closed)
+    FailBatch(*batch, {Code::kCancelled, transport::Phase::kNone, segment->name, "",
+                       "the segment was closed"});
+  tasks_.Post(
+      TaskRunner::Kind::kQuick, [this, segment] { ExpireWaiting(segment); }, batch->deadline);
+  if (start)
+    tasks_.Post(TaskRunner::Kind::kMayBlock, [this, segment] { Repair(segment, kBackoffMin); });
   // FailBatch looks for waiting groups after it has marked the batch: one of the two sees it.
   if (batch->failing.load() && TakeWaiting(segment, *batch, index)) GroupDone(*batch);
 }
 
 bool Core::TakeWaiting(const SegmentPtr& segment, const Batch& batch, size_t index) {
   MutexLock lock(segment->mutex);
-  const auto found = std::find_if(segment->waiting.begin(), segment->waiting.end(), [&](const WaitingGroup& waiting) {
-    return waiting.batch.get() == &batch && waiting.group == index;
-  });
+  const auto found = std::find_if(segment->waiting.begin(), segment->waiting.end(),
+                                  [&](const WaitingGroup& waiting) {
+                                    return waiting.batch.get() == &batch && waiting.group == index;
+                                  });
   if (found == segment->waiting.end()) return false;
   segment->waiting.erase(found);
   return true;
@@ -343,7 +362,8 @@ void Core::FailWaiting(const SegmentPtr& segment, const Failure& failure, Durati
     MutexLock lock(segment->mutex);
     for (const WaitingGroup& waiting : segment->waiting) {
       const GroupState& group = waiting.batch->groups[waiting.group];
-      if (Permanent(failure.code) || now - group.repair_since >= options_.retry_window) given_up.push_back(waiting.batch);
+      if (Permanent(failure.code) || now - group.repair_since >= options_.retry_window)
+        given_up.push_back(waiting.batch);
     }
   }
   for (const BatchPtr& batch : given_up) FailBatch(*batch, failure);
@@ -355,7 +375,9 @@ void Core::FailWaiting(const SegmentPtr& segment, const Failure& failure, Durati
   }
   if (!again) return;
   const Duration next = std::min(backoff * 2, kBackoffMax);
-  tasks_.Post(TaskRunner::Kind::kMayBlock, [this, segment, next] { Repair(segment, next); }, After(now, backoff));
+  tasks_.Post(
+      TaskRunner::Kind::kMayBlock, [this, segment, next] { Repair(segment, next); },
+      After(now, backoff));
 }
 
 void Core::Resume(const WaitingGroup& waiting, const Reached& reached) {
@@ -371,7 +393,8 @@ void Core::Resume(const WaitingGroup& waiting, const Reached& reached) {
     last = group.last_failure.message();
   }
   if (++group.rounds > kRoundsMax) {
-    FailBatch(batch, {Code::kUnavailable, transport::Phase::kData, "", "", Str("given up after ", kRoundsMax, " repairs; ", last)});
+    FailBatch(batch, {Code::kUnavailable, transport::Phase::kData, "", "",
+                      Str("given up after ", kRoundsMax, " repairs; ", last)});
     return GroupDone(batch);
   }
   if (!group.incarnation) return Replan(waiting, reached);
@@ -391,7 +414,8 @@ void Core::Replan(const WaitingGroup& waiting, const Reached& reached) {
   Path* path = reached.incarnation->chosen.load();
   auto plan = MakePlan(RangesOf(group), group.op, *reached.view, LimitsOf(*path));
   if (!plan.ok()) {
-    FailBatch(batch, {Code::kInvalidArgument, transport::Phase::kNone, group.segment->name, "", plan.status().message()});
+    FailBatch(batch, {Code::kInvalidArgument, transport::Phase::kNone, group.segment->name, "",
+                      plan.status().message()});
     return GroupDone(batch);
   }
   group.plan = std::move(plan).value();
@@ -414,9 +438,11 @@ void Core::Resend(const WaitingGroup& waiting, const Reached& reached) {
     std::swap(failed, group.failed);
   }
   for (const uint32_t slice : failed) {
-    const Status refreshed = RefreshKeys(group.plan, group.plan.slices[slice], group.op, *reached.view);
+    const Status refreshed =
+        RefreshKeys(group.plan, group.plan.slices[slice], group.op, *reached.view);
     if (!refreshed.ok()) {
-      FailBatch(batch, {Code::kInvalidArgument, transport::Phase::kData, group.segment->name, "", refreshed.message()});
+      FailBatch(batch, {Code::kInvalidArgument, transport::Phase::kData, group.segment->name, "",
+                        refreshed.message()});
       return GroupDone(batch);
     }
   }
@@ -424,7 +450,8 @@ void Core::Resend(const WaitingGroup& waiting, const Reached& reached) {
   retries_.fetch_add(failed.size());
   group.repair_since = kNever;
   if (group.rounds < 2) return Dispatch(batch, waiting.group, failed, false);
-  const Duration pause = std::min<Duration>(std::chrono::milliseconds(5) * (1 << group.rounds), kBackoffMax);
+  const Duration pause =
+      std::min<Duration>(std::chrono::milliseconds(5) * (1 << group.rounds), kBackoffMax);
   tasks_.Post(
       TaskRunner::Kind::kQuick,
       [this, held = waiting.batch, index = waiting.group, failed] {

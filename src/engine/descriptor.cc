@@ -38,10 +38,13 @@ RegionInfo GetRegion(ByteReader& in) {
 }
 
 Status CheckRegion(const RegionInfo& region, uint64_t previous_end) {
-  if (static_cast<uint8_t>(region.rights) > 3) return Status(Code::kCorrupt, "region with unknown rights");
+  if (static_cast<uint8_t>(region.rights) > 3)
+    return Status(Code::kCorrupt, "region with unknown rights");
   if (region.size == 0) return Status(Code::kCorrupt, "region of 0 bytes");
-  if (region.address > UINT64_MAX - region.size) return Status(Code::kCorrupt, "region wraps 64 bits");
-  if (region.address < previous_end) return Status(Code::kCorrupt, "regions overlap or are out of order");
+  if (region.address > UINT64_MAX - region.size)
+    return Status(Code::kCorrupt, "region wraps 64 bits");
+  if (region.address < previous_end)
+    return Status(Code::kCorrupt, "regions overlap or are out of order");
   return Status::Ok();
 }
 
@@ -50,8 +53,9 @@ Status CheckMagic(ByteReader& in, uint32_t magic, std::string_view what) {
   if (!in.ok()) return Status(Code::kCorrupt, Str(what, " is too short"));
   if (got == magic) return Status::Ok();
   if ((got & 0x00ffffff) == (magic & 0x00ffffff)) {
-    return Status(Code::kUnsupported, Str(what, " has format version '", static_cast<char>(got >> 24), "'; this build reads '",
-                                          static_cast<char>(magic >> 24), "'"));
+    return Status(Code::kUnsupported,
+                  Str(what, " has format version '", static_cast<char>(got >> 24),
+                      "'; this build reads '", static_cast<char>(magic >> 24), "'"));
   }
   return Status(Code::kCorrupt, Str(what, " does not begin with its magic"));
 }
@@ -92,7 +96,8 @@ Result<SegmentDescriptor> DecodeDescriptor(std::string_view bytes) {
   descriptor.version = in.Get<uint64_t>();
   const auto transports = in.Get<uint32_t>();
   if (transports > kDescriptorTransportsMax) {
-    return Status(Code::kCorrupt, Str("segment descriptor names ", transports, " transports; allowed 0 .. ", kDescriptorTransportsMax));
+    return Status(Code::kCorrupt, Str("segment descriptor names ", transports,
+                                      " transports; allowed 0 .. ", kDescriptorTransportsMax));
   }
   for (uint32_t i = 0; i < transports && in.ok(); ++i) {
     TransportAddress address;
@@ -108,7 +113,8 @@ Result<SegmentDescriptor> DecodeDescriptor(std::string_view bytes) {
   uint64_t end = 0;
   for (uint32_t i = 0; i < regions; ++i) {
     const RegionInfo region = GetRegion(in);
-    MOONPOOL_RETURN_IF_ERROR(CheckRegion(region, end).WithContext(Str("segment descriptor, region ", i)));
+    MOONPOOL_RETURN_IF_ERROR(
+        CheckRegion(region, end).WithContext(Str("segment descriptor, region ", i)));
     end = region.address + region.size;
     descriptor.regions.push_back(region);
   }
@@ -135,7 +141,8 @@ Result<NotifyMessage> DecodeNotify(std::string_view bytes) {
   message.receiver_id = GetId(in);
   message.sender = in.GetBytes(kNameBytesMax);
   message.payload = in.GetBytes(kNotificationBytesMax);
-  if (!in.Done()) return Status(Code::kCorrupt, "notification is cut short, too long or has bytes after its end");
+  if (!in.Done())
+    return Status(Code::kCorrupt, "notification is cut short, too long or has bytes after its end");
   return message;
 }
 

@@ -38,7 +38,7 @@ Result<SegmentDescriptor> DecodeDescriptor(std::string_view bytes);
 
 struct NotifyMessage {
   transport::NodeId sender_id;
-  uint64_t sequence = 0;  // unique among the sender's notifications
+  uint64_t sequence = 0;          // unique among the sender's notifications
   transport::NodeId receiver_id;  // another incarnation refuses it
   std::string sender;
   std::string payload;

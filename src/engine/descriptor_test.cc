@@ -14,7 +14,8 @@ SegmentDescriptor Sample() {
   d.id = {1, 2};
   d.version = 3;
   d.transports = {{"tcp", "blob"}};
-  d.regions = {{0x1000, 0x10, Rights::kRead, {4, 5, 6}, kNoArena, 0}, {0x2000, 0x20, Rights::kReadWrite, {7, 8, 9}, 1, 64}};
+  d.regions = {{0x1000, 0x10, Rights::kRead, {4, 5, 6}, kNoArena, 0},
+               {0x2000, 0x20, Rights::kReadWrite, {7, 8, 9}, 1, 64}};
   return d;
 }
 
@@ -44,21 +45,49 @@ TEST(Descriptor, RoundTrip) {
 TEST(Descriptor, GoldenBytes) {
   EXPECT_EQ(Hex(EncodeDescriptor(Sample())),
             "4d534431"
-            "08000000" "6465636f64652d30"
-            "0100000000000000" "0200000000000000"
+            "08000000"
+            "6465636f64652d30"
+            "0100000000000000"
+            "0200000000000000"
             "0300000000000000"
-            "01000000" "03000000" "746370" "04000000" "626c6f62"
+            "01000000"
+            "03000000"
+            "746370"
+            "04000000"
+            "626c6f62"
             "02000000"
-            "0010000000000000" "1000000000000000" "01" "04000000" "05000000" "0600000000000000" "ffffffff" "0000000000000000"
-            "0020000000000000" "2000000000000000" "03" "07000000" "08000000" "0900000000000000" "01000000" "4000000000000000");
+            "0010000000000000"
+            "1000000000000000"
+            "01"
+            "04000000"
+            "05000000"
+            "0600000000000000"
+            "ffffffff"
+            "0000000000000000"
+            "0020000000000000"
+            "2000000000000000"
+            "03"
+            "07000000"
+            "08000000"
+            "0900000000000000"
+            "01000000"
+            "4000000000000000");
 }
 
 TEST(Descriptor, NotifyGoldenBytesAndRoundTrip) {
   const NotifyMessage message{{1, 2}, 3, {4, 5}, "me", "hi"};
   const std::string bytes = EncodeNotify(message);
   EXPECT_EQ(Hex(bytes),
-            "4d534e31" "0100000000000000" "0200000000000000" "0300000000000000" "0400000000000000" "0500000000000000"
-            "02000000" "6d65" "02000000" "6869");
+            "4d534e31"
+            "0100000000000000"
+            "0200000000000000"
+            "0300000000000000"
+            "0400000000000000"
+            "0500000000000000"
+            "02000000"
+            "6d65"
+            "02000000"
+            "6869");
   const auto back = DecodeNotify(bytes);
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->sequence, 3u);
@@ -73,7 +102,8 @@ TEST(Descriptor, EveryCutIsRefused) {
   }
   EXPECT_EQ(DecodeDescriptor(bytes + "x").code(), Code::kCorrupt);
   const std::string notify = EncodeNotify({{1, 2}, 3, {4, 5}, "me", "hi"});
-  for (size_t size = 0; size < notify.size(); ++size) EXPECT_FALSE(DecodeNotify(notify.substr(0, size)).ok()) << size;
+  for (size_t size = 0; size < notify.size(); ++size)
+    EXPECT_FALSE(DecodeNotify(notify.substr(0, size)).ok()) << size;
 }
 
 TEST(Descriptor, AnotherVersionIsUnsupportedNotCorrupt) {
@@ -111,7 +141,8 @@ TEST(Descriptor, RandomDamageNeverCrashesAndNeverYieldsBadRegions) {
   const std::string good = EncodeDescriptor(Sample());
   for (int i = 0; i < 20000; ++i) {
     std::string bytes = good;
-    for (uint64_t n = 1 + random.Below(4); n > 0; --n) bytes[random.Below(bytes.size())] = static_cast<char>(random.Next());
+    for (uint64_t n = 1 + random.Below(4); n > 0; --n)
+      bytes[random.Below(bytes.size())] = static_cast<char>(random.Next());
     const auto d = DecodeDescriptor(bytes);
     if (!d.ok()) continue;
     uint64_t end = 0;

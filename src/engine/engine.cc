@@ -15,14 +15,20 @@ Status CheckRange(std::string_view field, uint64_t value, uint64_t low, uint64_t
 }
 
 Status CheckOptions(const Options& options) {
-  MOONPOOL_RETURN_IF_ERROR(CheckRange("workers", static_cast<uint64_t>(options.workers), 1, kWorkersMax));
-  MOONPOOL_RETURN_IF_ERROR(CheckRange("serving_threads", static_cast<uint64_t>(options.serving_threads), 1, 64));
+  MOONPOOL_RETURN_IF_ERROR(
+      CheckRange("workers", static_cast<uint64_t>(options.workers), 1, kWorkersMax));
+  MOONPOOL_RETURN_IF_ERROR(
+      CheckRange("serving_threads", static_cast<uint64_t>(options.serving_threads), 1, 64));
   MOONPOOL_RETURN_IF_ERROR(CheckRange("batches_max", options.batches_max, 1, 1u << 24));
   MOONPOOL_RETURN_IF_ERROR(CheckRange("notifications_max", options.notifications_max, 1, 1u << 24));
-  if (options.timeout.count() <= 0) return Status(Code::kInvalidArgument, "timeout must be above 0");
-  if (options.spin_max.count() < 0) return Status(Code::kInvalidArgument, "spin_max must not be negative");
-  if (options.retry_window.count() < 0) return Status(Code::kInvalidArgument, "retry_window must not be negative");
-  if (options.lease < std::chrono::milliseconds(100)) return Status(Code::kInvalidArgument, "lease must be 100 ms at least");
+  if (options.timeout.count() <= 0)
+    return Status(Code::kInvalidArgument, "timeout must be above 0");
+  if (options.spin_max.count() < 0)
+    return Status(Code::kInvalidArgument, "spin_max must not be negative");
+  if (options.retry_window.count() < 0)
+    return Status(Code::kInvalidArgument, "retry_window must not be negative");
+  if (options.lease < std::chrono::milliseconds(100))
+    return Status(Code::kInvalidArgument, "lease must be 100 ms at least");
   return CheckRange("the name's length", options.name.size(), 0, kNameBytesMax);
 }
 
@@ -37,7 +43,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const Options& given, World world
   // ":7000" is every address of the machine; the parser wants a host.
   if (options.listen.starts_with(':')) options.listen.insert(0, "0.0.0.0");
   if (!world.control) {
-    MOONPOOL_ASSIGN_OR_RETURN(world.control, RpcControl::Create(options.listen, world.clock, world.log));
+    MOONPOOL_ASSIGN_OR_RETURN(world.control,
+                              RpcControl::Create(options.listen, world.clock, world.log));
   }
   auto core = std::make_unique<Core>(options, std::move(world));
   MOONPOOL_RETURN_IF_ERROR(core->Start());
@@ -51,13 +58,17 @@ Info Engine::Describe() const { return core_->Describe(); }
 Result<RegionInfo> Engine::Register(void* address, uint64_t size, Rights rights) {
   return core_->Register(address, size, rights);
 }
-Status Engine::Deregister(void* address, Duration timeout) { return core_->Deregister(address, timeout); }
+Status Engine::Deregister(void* address, Duration timeout) {
+  return core_->Deregister(address, timeout);
+}
 Result<RegionInfo> Engine::Allocate(uint64_t size, Rights rights, bool huge_pages) {
   return core_->Allocate(size, rights, huge_pages);
 }
 Status Engine::Free(void* address, Duration timeout) { return core_->Free(address, timeout); }
 
-Result<SegmentHandle> Engine::Open(const std::string& name, Duration timeout) { return core_->Open(name, timeout); }
+Result<SegmentHandle> Engine::Open(const std::string& name, Duration timeout) {
+  return core_->Open(name, timeout);
+}
 Status Engine::CloseSegment(SegmentHandle segment) { return core_->CloseSegment(segment); }
 Result<SegmentInfo> Engine::Segment(SegmentHandle segment, bool refresh, Duration timeout) {
   return core_->DescribeSegment(segment, refresh, timeout);
@@ -74,8 +85,8 @@ std::vector<BatchHandle> Engine::NextCompleted(size_t max, Duration timeout) {
 }
 int Engine::event_fd() const { return core_->inbox().event_fd(); }
 
-Status Engine::Notify(SegmentHandle segment, std::string payload, Duration timeout) {
-  return core_->Notify(segment, std::move(payload), timeout);
+Status Engine::Notify(SegmentHandle segment, const std::string& payload, Duration timeout) {
+  return core_->Notify(segment, payload, timeout);
 }
 std::vector<Notification> Engine::TakeNotifications(size_t max, Duration timeout) {
   return core_->inbox().TakeNotifications(max, After(core_->clock().Now(), timeout));

@@ -98,7 +98,7 @@ class Engine {
   int event_fd() const;
 
   // Notifications.
-  Status Notify(SegmentHandle segment, std::string payload, Duration timeout);
+  Status Notify(SegmentHandle segment, const std::string& payload, Duration timeout);
   std::vector<Notification> TakeNotifications(size_t max, Duration timeout);
 
   // Without threads: does what is due at `now`; true when something was done.

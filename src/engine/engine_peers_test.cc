@@ -36,14 +36,16 @@ TEST_P(PeerOver, TheFirstTransferToARestartedPeerSucceeds) {
   const std::string address = b->address();
   const auto segment = a.engine->Open(address, Long());
   ASSERT_TRUE(segment.ok());
-  ASSERT_TRUE(Move(a, Ask{.segment = *segment, .op = Op::kWrite}.Add(a.at(0), b->at(0), 100000)).ok());
+  ASSERT_TRUE(
+      Move(a, Ask{.segment = *segment, .op = Op::kWrite}.Add(a.at(0), b->at(0), 100000)).ok());
   for (int round = 0; round < 3; ++round) {
     b.reset();
     b.emplace(At(address), (2 + round) << 20);
     ASSERT_TRUE(b->error.ok()) << b->error.ToString();
     std::memset(a.data(), 40 + round, 100000);
     const Time start = a.clock.Now();
-    const Status moved = Move(a, Ask{.segment = *segment, .op = Op::kWrite}.Add(a.at(0), b->at(1 << 20), 100000));
+    const Status moved =
+        Move(a, Ask{.segment = *segment, .op = Op::kWrite}.Add(a.at(0), b->at(1 << 20), 100000));
     ASSERT_TRUE(moved.ok()) << moved.ToString();
     EXPECT_LT(a.clock.Now() - start, testing::Patience(std::chrono::seconds(5)));
     EXPECT_EQ(b->data()[(1 << 20) + 99999], 40 + round);
@@ -59,7 +61,8 @@ TEST_P(PeerOver, APeerThatIsGoneGivesAnErrorThatNamesIt) {
   ASSERT_TRUE(segment.ok());
   const uint64_t remote = b->at(0);
   b.reset();
-  const auto batch = Submit(a, Ask{.segment = *segment, .op = Op::kWrite}.Add(a.at(0), remote, 1000));
+  const auto batch =
+      Submit(a, Ask{.segment = *segment, .op = Op::kWrite}.Add(a.at(0), remote, 1000));
   ASSERT_TRUE(batch.ok());
   const Status status = a.engine->Wait(*batch, Long() + Long());
   EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
@@ -82,7 +85,8 @@ TEST(Peers, OpenSaysWhatIsWrong) {
   EXPECT_THAT(nobody.message(), HasSubstr("phase connect"));
   EXPECT_EQ(a.engine->Open("", Long()).code(), Code::kInvalidArgument);
   EXPECT_EQ(a.engine->Open("no-port", Long()).code(), Code::kInvalidArgument);
-  EXPECT_THAT(a.engine->Open("no.such.host.invalid:1", Long()).status().message(), HasSubstr("phase resolve"));
+  EXPECT_THAT(a.engine->Open("no.such.host.invalid:1", Long()).status().message(),
+              HasSubstr("phase resolve"));
 }
 
 TEST(Peers, ASilentServerCostsTheDeadlineAndNoMore) {
@@ -91,7 +95,10 @@ TEST(Peers, ASilentServerCostsTheDeadlineAndNoMore) {
   const auto silent = net::Listen("127.0.0.1", 0);
   ASSERT_TRUE(silent.ok());
   const Time start = a.clock.Now();
-  const Status status = a.engine->Open("127.0.0.1:" + std::to_string(net::LocalPort(silent->get())), std::chrono::milliseconds(300)).status();
+  const Status status = a.engine
+                            ->Open("127.0.0.1:" + std::to_string(net::LocalPort(silent->get())),
+                                   std::chrono::milliseconds(300))
+                            .status();
   EXPECT_EQ(status.code(), Code::kTimedOut) << status.ToString();
   EXPECT_THAT(status.message(), HasSubstr("phase handshake"));
   EXPECT_LT(a.clock.Now() - start, Long());
@@ -115,8 +122,11 @@ TEST(Peers, AServerThatTalksGarbageIsNamed) {
       [[maybe_unused]] const ssize_t got = ::recv(client.get(), drain, sizeof(drain), MSG_DONTWAIT);
     }
   });
-  const Status status = a.engine->Open("127.0.0.1:" + std::to_string(net::LocalPort(server->get())), Long()).status();
-  EXPECT_THAT(status.code(), AnyOf(Eq(Code::kCorrupt), Eq(Code::kUnavailable), Eq(Code::kUnsupported))) << status.ToString();
+  const Status status =
+      a.engine->Open("127.0.0.1:" + std::to_string(net::LocalPort(server->get())), Long()).status();
+  EXPECT_THAT(status.code(),
+              AnyOf(Eq(Code::kCorrupt), Eq(Code::kUnavailable), Eq(Code::kUnsupported)))
+      << status.ToString();
   EXPECT_THAT(status.message(), HasSubstr("phase handshake"));
   ::shutdown(server->get(), SHUT_RDWR);
 }
@@ -131,7 +141,8 @@ TEST(Peers, TheNotificationQueueIsBoundedAndWaitingSendersGetThroughOnceItDrains
   ASSERT_TRUE(segment.ok());
   EXPECT_TRUE(a.engine->Notify(*segment, "1", Long()).ok());
   EXPECT_TRUE(a.engine->Notify(*segment, "2", Long()).ok());
-  EXPECT_EQ(a.engine->Notify(*segment, "3", std::chrono::milliseconds(100)).code(), Code::kTimedOut);
+  EXPECT_EQ(a.engine->Notify(*segment, "3", std::chrono::milliseconds(100)).code(),
+            Code::kTimedOut);
   Ask ask = Ask{.segment = *segment, .op = Op::kWrite}.Add(a.at(0), b.at(0), 8);
   ask.notify = true;
   ask.payload = "4";

@@ -71,14 +71,17 @@ TEST_P(EngineOver, MillionsOfBytesInOneDescriptor) {
     const uint64_t word = random.Next();
     std::memcpy(big_b.data() + i, &word, 8);
   }
-  ASSERT_TRUE(Move(big_a, Ask{.segment = *opened, .op = Op::kRead}.Add(big_a.at(0), big_b.at(0), 64 << 20)).ok());
+  ASSERT_TRUE(
+      Move(big_a, Ask{.segment = *opened, .op = Op::kRead}.Add(big_a.at(0), big_b.at(0), 64 << 20))
+          .ok());
   EXPECT_EQ(std::memcmp(big_a.data(), big_b.data(), 64 << 20), 0);
 }
 
 TEST_P(EngineOver, AnyHostMemoryCanBeRegistered) {
   std::vector<uint8_t> heap(10001, 7);
   ASSERT_TRUE(a.engine->Register(heap.data() + 1, 10000, Rights::kReadWrite).ok());
-  ASSERT_TRUE(Move(a, Write().Add(reinterpret_cast<uint64_t>(heap.data() + 1), b.at(0), 10000)).ok());
+  ASSERT_TRUE(
+      Move(a, Write().Add(reinterpret_cast<uint64_t>(heap.data() + 1), b.at(0), 10000)).ok());
   EXPECT_EQ(b.data()[9999], 7);
   EXPECT_TRUE(a.engine->Deregister(heap.data() + 1, Long()).ok());
 }
@@ -94,14 +97,20 @@ TEST_P(EngineOver, RefusesWhatIsNotRegisteredHere) {
 TEST_P(EngineOver, RefusesRemoteRangesOutsideTheRegions) {
   const std::vector<uint8_t> before(b.data(), b.data() + 4096);
   const uint64_t end = uint64_t{1} << 20;
-  for (const auto& [remote, size] : std::vector<std::pair<uint64_t, uint64_t>>{
-           {b.at(0) - 1, 1}, {b.at(0) - 8, 16}, {b.at(end - 8), 16}, {b.at(end), 1}, {8, 8}, {~0ULL - 64, 8}}) {
+  for (const auto& [remote, size] : std::vector<std::pair<uint64_t, uint64_t>>{{b.at(0) - 1, 1},
+                                                                               {b.at(0) - 8, 16},
+                                                                               {b.at(end - 8), 16},
+                                                                               {b.at(end), 1},
+                                                                               {8, 8},
+                                                                               {~0ULL - 64, 8}}) {
     const Status status = Move(a, Write().Add(a.at(0), remote, size));
-    EXPECT_EQ(status.code(), Code::kInvalidArgument) << std::hex << remote << " " << status.ToString();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument)
+        << std::hex << remote << " " << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr(b.address()));
   }
   EXPECT_EQ(Move(a, Write().Add(a.at(0), b.at(0), 0)).code(), Code::kInvalidArgument);
-  EXPECT_EQ(Move(a, Write().Add(a.at(0), b.at(0), uint64_t{1} << 40)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Move(a, Write().Add(a.at(0), b.at(0), uint64_t{1} << 40)).code(),
+            Code::kInvalidArgument);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), b.data()));
   EXPECT_TRUE(Move(a, Write().Add(a.at(0), b.at(0), 8)).ok());  // the peer and the path live on
 }
@@ -183,7 +192,8 @@ TEST_P(EngineOver, ManyThreadsShareOneEngine) {
     threads.emplace_back("client", [&, t](const std::stop_token&) {
       for (int i = 0; i < 100; ++i) {
         const uint64_t at = static_cast<uint64_t>(t) * 8192;
-        if (!Move(a, Ask{.segment = segment, .op = Op::kWrite}.Add(a.at(at), b.at(at), 8192)).ok()) ++failures;
+        if (!Move(a, Ask{.segment = segment, .op = Op::kWrite}.Add(a.at(at), b.at(at), 8192)).ok())
+          ++failures;
       }
     });
   }
@@ -241,8 +251,10 @@ TEST_P(EngineOver, ManyGroupsAndPeersInOneBatch) {
   ASSERT_TRUE(other.ok());
   std::memset(b.data(), 1, 100);
   std::memset(c.data(), 2, 100);
-  const std::vector<uint64_t> local_b{a.at(0)}, remote_b{b.at(0)}, local_c{a.at(100)}, remote_c{c.at(0)}, size{100};
-  const Group groups[] = {{segment, Op::kRead, local_b, remote_b, size}, {*other, Op::kRead, local_c, remote_c, size}};
+  const std::vector<uint64_t> local_b{a.at(0)}, remote_b{b.at(0)}, local_c{a.at(100)},
+      remote_c{c.at(0)}, size{100};
+  const Group groups[] = {{segment, Op::kRead, local_b, remote_b, size},
+                          {*other, Op::kRead, local_c, remote_c, size}};
   BatchRequest request;
   request.groups = groups;
   const auto batch = a.engine->Submit(request);
@@ -254,7 +266,8 @@ TEST_P(EngineOver, ManyGroupsAndPeersInOneBatch) {
 
 TEST_P(EngineOver, ASegmentWithTwoGroupsIsNotifiedOnce) {
   const std::vector<uint64_t> here{a.at(0)}, there{b.at(0)}, size{100};
-  const Group groups[] = {{segment, Op::kWrite, here, there, size}, {segment, Op::kRead, here, there, size}};
+  const Group groups[] = {{segment, Op::kWrite, here, there, size},
+                          {segment, Op::kRead, here, there, size}};
   BatchRequest request;
   request.groups = groups;
   request.notify = true;
@@ -310,8 +323,10 @@ TEST(Engine, BadOptionsNameTheField) {
   EXPECT_THAT(refused([](Options& o) { o.workers = 0; }).message(), HasSubstr("workers"));
   EXPECT_THAT(refused([](Options& o) { o.workers = 17; }).message(), HasSubstr("1 .. 16"));
   EXPECT_THAT(refused([](Options& o) { o.timeout = Duration{0}; }).message(), HasSubstr("timeout"));
-  EXPECT_THAT(refused([](Options& o) { o.transports = {"carrier-pigeon"}; }).message(), HasSubstr("carrier-pigeon"));
-  EXPECT_THAT(refused([](Options& o) { o.listen = "127.0.0.1:99999"; }).message(), HasSubstr("99999"));
+  EXPECT_THAT(refused([](Options& o) { o.transports = {"carrier-pigeon"}; }).message(),
+              HasSubstr("carrier-pigeon"));
+  EXPECT_THAT(refused([](Options& o) { o.listen = "127.0.0.1:99999"; }).message(),
+              HasSubstr("99999"));
 }
 
 TEST(Engine, ThePortAskedForIsThePortBoundOrCreateFails) {
@@ -350,13 +365,16 @@ TEST(Engine, ManyRegionsRegisterQuicklyAndAreFound) {
   constexpr size_t kCount = 100000;
   std::vector<uint8_t> memory(kCount * 64);
   const Time start = a.clock.Now();
-  for (size_t i = 0; i < kCount; ++i) ASSERT_TRUE(a.engine->Register(memory.data() + i * 64, 64, Rights::kRead).ok());
+  for (size_t i = 0; i < kCount; ++i)
+    ASSERT_TRUE(a.engine->Register(memory.data() + i * 64, 64, Rights::kRead).ok());
   EXPECT_LT(a.clock.Now() - start, testing::Patience(std::chrono::seconds(2)));
   EXPECT_EQ(a.engine->Register(memory.data() + 10, 8, Rights::kRead).code(), Code::kAlreadyExists);
   Node b(OnLoopback("tcp"));
   const auto segment = b.engine->Open(a.address(), Long());
   ASSERT_TRUE(segment.ok());
-  EXPECT_TRUE(Move(b, Ask{.segment = *segment}.Add(b.at(0), reinterpret_cast<uint64_t>(memory.data() + 64 * 99999), 64)).ok());
+  EXPECT_TRUE(Move(b, Ask{.segment = *segment}.Add(
+                          b.at(0), reinterpret_cast<uint64_t>(memory.data() + 64 * 99999), 64))
+                  .ok());
 }
 
 }  // namespace

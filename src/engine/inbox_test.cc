@@ -80,7 +80,8 @@ TEST(Inbox, ARepeatIsOkEvenWhenFullAndAfterManyLaterOnes) {
 TEST(Inbox, WhatItRemembersIsBounded) {
   SystemClock clock;
   Inbox inbox(clock, 1000000);
-  for (uint64_t node = 1; node <= Inbox::kSendersMax + 10; ++node) ASSERT_TRUE(inbox.Deliver(Message(1, "x", node)).ok());
+  for (uint64_t node = 1; node <= Inbox::kSendersMax + 10; ++node)
+    ASSERT_TRUE(inbox.Deliver(Message(1, "x", node)).ok());
   // The oldest senders were forgotten, the youngest are known.
   EXPECT_TRUE(inbox.Deliver(Message(1, "x", Inbox::kSendersMax + 10)).ok());
   EXPECT_EQ(inbox.TakeNotifications(1000000, Time{}).size(), Inbox::kSendersMax + 10);
@@ -91,7 +92,8 @@ TEST(Inbox, CloseWakesAWaiter) {
   Inbox inbox(clock, 2);
   std::vector<Notification> got{{"not", "empty"}};
   {
-    Thread waiter("waiter", [&](const std::stop_token&) { got = inbox.TakeNotifications(1, kNever); });
+    Thread waiter("waiter",
+                  [&](const std::stop_token&) { got = inbox.TakeNotifications(1, kNever); });
     inbox.Close();
     waiter.Join();
   }

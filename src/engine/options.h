@@ -37,7 +37,7 @@ struct Options {
   uint32_t batches_max = 65536;                       // live batches
   uint32_t notifications_max = 4096;                  // received and not yet taken
 };
-inline constexpr size_t kNotificationBytesMax = 64 * 1024;
+inline constexpr size_t kNotificationBytesMax = size_t{64} * 1024;
 inline constexpr uint64_t kDescriptorsMax = 4'000'000;              // per batch
 inline constexpr uint64_t kDescriptorBytesMax = uint64_t{1} << 37;  // 128 GiB
 

@@ -10,24 +10,26 @@ namespace moonpool::engine {
 namespace {
 
 // Below this, spreading over workers costs more than it brings.
-constexpr uint64_t kSpreadBytesMin = 128 * 1024;
+constexpr uint64_t kSpreadBytesMin = uint64_t{128} * 1024;
 
-std::string Hex(uint64_t value) {
-  return Str("0x", std::hex, value);
+std::string Hex(uint64_t value) { return Str("0x", std::hex, value); }
+
+Rights Need(transport::Op op) {
+  return op == transport::Op::kRead ? Rights::kRead : Rights::kWrite;
 }
 
-Rights Need(transport::Op op) { return op == transport::Op::kRead ? Rights::kRead : Rights::kWrite; }
-
 Status Missing(size_t index, uint64_t address, uint64_t size, transport::Op op) {
-  return Status(Code::kNotFound, Str("descriptor ", index, ": remote range ", Hex(address), " + ", size,
-                                     " bytes is not inside a region that the peer offers for ",
-                                     op == transport::Op::kRead ? "reading" : "writing"));
+  return Status(Code::kNotFound,
+                Str("descriptor ", index, ": remote range ", Hex(address), " + ", size,
+                    " bytes is not inside a region that the peer offers for ",
+                    op == transport::Op::kRead ? "reading" : "writing"));
 }
 
 // Builds the plan piece by piece; closes a slice when the next piece does not fit.
 class Builder {
  public:
-  Builder(Plan& plan, const PlanLimits& limits, uint64_t target) : plan_(plan), limits_(limits), target_(target) {}
+  Builder(Plan& plan, const PlanLimits& limits, uint64_t target)
+      : plan_(plan), limits_(limits), target_(target) {}
 
   void Add(uint64_t local, uint64_t remote, uint64_t size, const RegionKey& key) {
     while (size > 0) {
@@ -93,8 +95,9 @@ uint64_t SliceTarget(uint64_t total, const PlanLimits& limits) {
 }  // namespace
 
 const RegionInfo* RegionView::Find(uint64_t address, uint64_t size) const {
-  const auto after = std::upper_bound(regions.begin(), regions.end(), address,
-                                      [](uint64_t value, const RegionInfo& region) { return value < region.address; });
+  const auto after = std::upper_bound(
+      regions.begin(), regions.end(), address,
+      [](uint64_t value, const RegionInfo& region) { return value < region.address; });
   if (after == regions.begin()) return nullptr;
   const RegionInfo& region = *std::prev(after);
   return RangeInside(address, size, region.address, region.size) ? &region : nullptr;
@@ -103,25 +106,32 @@ const RegionInfo* RegionView::Find(uint64_t address, uint64_t size) const {
 Status CheckRanges(const Ranges& ranges) {
   const size_t count = ranges.lengths.size();
   if (ranges.local.size() != count || ranges.remote.size() != count) {
-    return Status(Code::kInvalidArgument, Str("local, remote and lengths must be equally long; they have ", ranges.local.size(),
-                                              ", ", ranges.remote.size(), " and ", count, " entries"));
+    return Status(Code::kInvalidArgument,
+                  Str("local, remote and lengths must be equally long; they have ",
+                      ranges.local.size(), ", ", ranges.remote.size(), " and ", count, " entries"));
   }
   for (size_t i = 0; i < count; ++i) {
     const uint64_t size = ranges.lengths[i];
     if (size == 0 || size > kDescriptorBytesMax) {
-      return Status(Code::kInvalidArgument, Str("descriptor ", i, ": length ", size, "; allowed 1 .. ", kDescriptorBytesMax));
+      return Status(Code::kInvalidArgument, Str("descriptor ", i, ": length ", size,
+                                                "; allowed 1 .. ", kDescriptorBytesMax));
     }
     if (ranges.local[i] > UINT64_MAX - size) {
-      return Status(Code::kInvalidArgument, Str("descriptor ", i, ": local address ", Hex(ranges.local[i]), " + ", size, " bytes wraps 64 bits"));
+      return Status(Code::kInvalidArgument,
+                    Str("descriptor ", i, ": local address ", Hex(ranges.local[i]), " + ", size,
+                        " bytes wraps 64 bits"));
     }
     if (ranges.remote[i] > UINT64_MAX - size) {
-      return Status(Code::kInvalidArgument, Str("descriptor ", i, ": remote address ", Hex(ranges.remote[i]), " + ", size, " bytes wraps 64 bits"));
+      return Status(Code::kInvalidArgument,
+                    Str("descriptor ", i, ": remote address ", Hex(ranges.remote[i]), " + ", size,
+                        " bytes wraps 64 bits"));
     }
   }
   return Status::Ok();
 }
 
-Result<Plan> MakePlan(const Ranges& ranges, transport::Op op, const RegionView& view, const PlanLimits& limits) {
+Result<Plan> MakePlan(const Ranges& ranges, transport::Op op, const RegionView& view,
+                      const PlanLimits& limits) {
   uint64_t total = 0;
   for (const uint64_t size : ranges.lengths) total += size;
   Plan plan;
@@ -142,11 +152,13 @@ Result<Plan> MakePlan(const Ranges& ranges, transport::Op op, const RegionView& 
   return plan;
 }
 
-Status RefreshKeys(Plan& plan, const PlannedSlice& slice, transport::Op op, const RegionView& view) {
+Status RefreshKeys(Plan& plan, const PlannedSlice& slice, transport::Op op,
+                   const RegionView& view) {
   for (uint32_t i = 0; i < slice.pieces; ++i) {
     const transport::Piece& piece = plan.pieces[slice.first_piece + i];
     const RegionInfo* region = view.Find(piece.remote, piece.size);
-    if (region == nullptr || !Allows(region->rights, Need(op))) return Missing(i, piece.remote, piece.size, op);
+    if (region == nullptr || !Allows(region->rights, Need(op)))
+      return Missing(i, piece.remote, piece.size, op);
     plan.keys[slice.first_key + piece.key] = region->key;
   }
   return Status::Ok();

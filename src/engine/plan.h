@@ -35,7 +35,8 @@ struct Ranges {
 struct PlanLimits {
   uint64_t slice_bytes = 1 << 20;
   uint32_t slice_pieces = 512;
-  uint32_t spread = 1;  // slices wanted at least, when the group is large enough to be worth spreading
+  uint32_t spread =
+      1;  // slices wanted at least, when the group is large enough to be worth spreading
 };
 
 struct PlannedSlice {
@@ -54,7 +55,8 @@ struct Plan {
 
 // kNotFound: a remote range is in no region of the view with the rights that `op` needs (the view may be old); names
 // the descriptor. Requires: ranges were checked (CheckRanges).
-Result<Plan> MakePlan(const Ranges& ranges, transport::Op op, const RegionView& view, const PlanLimits& limits);
+Result<Plan> MakePlan(const Ranges& ranges, transport::Op op, const RegionView& view,
+                      const PlanLimits& limits);
 
 // kInvalidArgument: arrays of unequal length, a length of 0 or above the bound, an address that wraps.
 Status CheckRanges(const Ranges& ranges);

@@ -34,7 +34,8 @@ struct Request {
 };
 
 // Every byte of the request is moved exactly once, from where to where it was asked.
-void ExpectCovers(const Request& request, const Plan& plan, const RegionView& view, const PlanLimits& limits) {
+void ExpectCovers(const Request& request, const Plan& plan, const RegionView& view,
+                  const PlanLimits& limits) {
   std::map<uint64_t, std::pair<uint64_t, uint64_t>> moved;  // local -> remote, size
   for (const PlannedSlice& slice : plan.slices) {
     EXPECT_GE(slice.pieces, 1u);
@@ -60,7 +61,8 @@ void ExpectCovers(const Request& request, const Plan& plan, const RegionView& vi
       ASSERT_NE(it, moved.begin());
       --it;
       const uint64_t offset = request.local[i] + at - it->first;
-      ASSERT_LT(offset, it->second.second) << "byte " << at << " of descriptor " << i << " is not moved";
+      ASSERT_LT(offset, it->second.second)
+          << "byte " << at << " of descriptor " << i << " is not moved";
       EXPECT_EQ(it->second.first + offset, request.remote[i] + at);
       at += it->second.second - offset;
     }
@@ -110,11 +112,13 @@ TEST(Plan, RemoteRangesMustLieInOneRegionWithTheRights) {
     uint64_t remote, size;
     Op op;
   };
-  for (const Case& bad : {Case{0xffff, 2, Op::kRead}, Case{0x10fff, 2, Op::kRead}, Case{0x11fff, 2, Op::kRead},
-                          Case{0x11000, 1, Op::kWrite}, Case{0, 1, Op::kRead}, Case{~0ULL - 1, 1, Op::kRead}}) {
+  for (const Case& bad :
+       {Case{0xffff, 2, Op::kRead}, Case{0x10fff, 2, Op::kRead}, Case{0x11fff, 2, Op::kRead},
+        Case{0x11000, 1, Op::kWrite}, Case{0, 1, Op::kRead}, Case{~0ULL - 1, 1, Op::kRead}}) {
     Request request;
     request.Add(0x1000, bad.remote, bad.size);
-    EXPECT_EQ(MakePlan(request.ranges(), bad.op, view, {}).code(), Code::kNotFound) << std::hex << bad.remote;
+    EXPECT_EQ(MakePlan(request.ranges(), bad.op, view, {}).code(), Code::kNotFound)
+        << std::hex << bad.remote;
   }
 }
 
@@ -142,7 +146,8 @@ TEST(Plan, RandomRequestsAreCoveredExactly) {
     for (uint32_t slot = 0; slot < 1 + random.Below(8); ++slot) {
       address += random.Below(3) * 4096;
       const uint64_t size = 4096 * (1 + random.Below(64));
-      view.regions.push_back({address, size, Rights::kReadWrite, {slot, 1, random.Next()}, kNoArena, 0});
+      view.regions.push_back(
+          {address, size, Rights::kReadWrite, {slot, 1, random.Next()}, kNoArena, 0});
       address += size;
     }
     Request request;
@@ -153,7 +158,8 @@ TEST(Plan, RandomRequestsAreCoveredExactly) {
       request.Add(local, region.address + random.Below(region.size - size + 1), size);
       local += size + random.Below(2) * 8;
     }
-    const PlanLimits limits{4096 * (1 + random.Below(64)), 1 + static_cast<uint32_t>(random.Below(100)),
+    const PlanLimits limits{4096 * (1 + random.Below(64)),
+                            1 + static_cast<uint32_t>(random.Below(100)),
                             1 + static_cast<uint32_t>(random.Below(4))};
     const auto plan = MakePlan(request.ranges(), Op::kRead, view, limits);
     ASSERT_TRUE(plan.ok()) << "seed " << seed << ": " << plan.status().ToString();

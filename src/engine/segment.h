@@ -28,15 +28,16 @@ struct Path {
   const std::string transport_name;
   const std::unique_ptr<transport::Peer> peer;
   std::atomic<uint32_t> failures{0};  // in a row; a success clears it
-  std::atomic<bool> unusable{false};  // it cannot carry what was asked (kUnsupported): not chosen again
+  std::atomic<bool> unusable{
+      false};  // it cannot carry what was asked (kUnsupported): not chosen again
 };
 
 // What was found out about one transport towards one incarnation.
 struct PathSlot {
-  std::unique_ptr<Path> path;   // null: not opened
-  std::string reason;           // why it is not opened or not used
-  Time paused_until{};          // do not try before
-  Duration pause{0};            // last one; doubles
+  std::unique_ptr<Path> path;  // null: not opened
+  std::string reason;          // why it is not opened or not used
+  Time paused_until{};         // do not try before
+  Duration pause{0};           // last one; doubles
 };
 
 // One life of a peer's process. Shared by its segment and the batches under way with it; workers hold it until their
@@ -44,12 +45,13 @@ struct PathSlot {
 struct Incarnation {
   // Constant.
   transport::NodeId id;
-  std::string name;     // for messages
-  std::string host;     // numeric, where it answered
+  std::string name;  // for messages
+  std::string host;  // numeric, where it answered
   std::vector<TransportAddress> transports;
 
-  std::atomic<Path*> chosen{nullptr};  // owned by `paths`, which only grows while the incarnation lives
-  std::atomic<bool> retired{false};    // replaced; nothing is posted to it any more
+  std::atomic<Path*> chosen{
+      nullptr};  // owned by `paths`, which only grows while the incarnation lives
+  std::atomic<bool> retired{false};  // replaced; nothing is posted to it any more
 
   Mutex mutex;
   std::vector<PathSlot> paths MOONPOOL_GUARDED_BY(mutex);  // by transport index
@@ -66,7 +68,8 @@ struct SegmentState {
   std::string name;
 
   Mutex mutex;
-  std::shared_ptr<Incarnation> incarnation MOONPOOL_GUARDED_BY(mutex);  // null until first reached, or when lost
+  std::shared_ptr<Incarnation> incarnation
+      MOONPOOL_GUARDED_BY(mutex);  // null until first reached, or when lost
   std::shared_ptr<const RegionView> view MOONPOOL_GUARDED_BY(mutex);
   std::string address MOONPOOL_GUARDED_BY(mutex);  // as last resolved
   std::string reason MOONPOOL_GUARDED_BY(mutex);   // of the choice of transport

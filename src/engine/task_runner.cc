@@ -8,7 +8,9 @@ namespace moonpool::engine {
 
 // Somebody idle must be there for what is queued, also for what is due later: nobody else would look then.
 void TaskRunner::Grow(Pool& pool) {
-  if (!threaded_ || stopped_ || pool.idle > 0 || pool.tasks.empty() || pool.threads.size() >= pool.threads_max) return;
+  if (!threaded_ || stopped_ || pool.idle > 0 || pool.tasks.empty() ||
+      pool.threads.size() >= pool.threads_max)
+    return;
   const std::string name = pool.threads_max == 1 ? pool.name : Str(pool.name, pool.threads.size());
   pool.threads.emplace_back(name, [this, &pool](const std::stop_token&) { Run(pool); });
 }

@@ -15,8 +15,10 @@ TEST(TaskRunner, WithoutThreadsRunsWhatIsDueInOrder) {
   TaskRunner tasks(clock, false);
   std::string order;
   const Time start = clock.Now();
-  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { order += 'b'; }, start + std::chrono::seconds(2));
-  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { order += 'a'; }, start + std::chrono::seconds(1));
+  tasks.Post(
+      TaskRunner::Kind::kMayBlock, [&] { order += 'b'; }, start + std::chrono::seconds(2));
+  tasks.Post(
+      TaskRunner::Kind::kMayBlock, [&] { order += 'a'; }, start + std::chrono::seconds(1));
   EXPECT_FALSE(tasks.RunDue());
   clock.Advance(std::chrono::seconds(1));
   EXPECT_TRUE(tasks.RunDue());
@@ -50,7 +52,9 @@ TEST(TaskRunner, TimersAreKeptWhileEveryThreadIsBlocked) {
   }
   blocked.wait();
   std::latch ran(1);
-  tasks.Post(TaskRunner::Kind::kQuick, [&] { ran.count_down(); }, clock.Now() + std::chrono::milliseconds(5));
+  tasks.Post(
+      TaskRunner::Kind::kQuick, [&] { ran.count_down(); },
+      clock.Now() + std::chrono::milliseconds(5));
   ran.wait();
   release.count_down();
 }
@@ -60,7 +64,9 @@ TEST(TaskRunner, ATaskDueLaterFindsAThreadWhenTheIdleOnesHaveBecomeBusy) {
   TaskRunner tasks(clock, true);
   std::latch release(1);
   std::latch ran(1);
-  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { ran.count_down(); }, clock.Now() + std::chrono::milliseconds(50));
+  tasks.Post(
+      TaskRunner::Kind::kMayBlock, [&] { ran.count_down(); },
+      clock.Now() + std::chrono::milliseconds(50));
   tasks.Post(TaskRunner::Kind::kMayBlock, [&] { release.wait(); });
   ran.wait();
   release.count_down();
@@ -70,7 +76,8 @@ TEST(TaskRunner, StopDropsWhatHasNotBegun) {
   SystemClock clock;
   TaskRunner tasks(clock, true);
   std::atomic<bool> ran{false};
-  tasks.Post(TaskRunner::Kind::kMayBlock, [&] { ran = true; }, clock.Now() + std::chrono::hours(1));
+  tasks.Post(
+      TaskRunner::Kind::kMayBlock, [&] { ran = true; }, clock.Now() + std::chrono::hours(1));
   tasks.Stop();
   tasks.Post(TaskRunner::Kind::kMayBlock, [&] { ran = true; });
   EXPECT_FALSE(ran);

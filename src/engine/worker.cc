@@ -105,7 +105,8 @@ void Worker::Stop() {
 
 void Worker::Push(Path* path, std::vector<SliceRef> slices, Priority priority) {
   uint64_t bytes = 0;
-  for (const SliceRef& ref : slices) bytes += ref.batch->groups[ref.group].plan.slices[ref.slice].bytes;
+  for (const SliceRef& ref : slices)
+    bytes += ref.batch->groups[ref.group].plan.slices[ref.slice].bytes;
   queued_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   outstanding_.fetch_add(static_cast<uint32_t>(slices.size()));
   MutexLock lock(inbox_mutex_);
@@ -224,7 +225,9 @@ void Worker::DriveWhile(Batch* batch, Time deadline) {
   Time progress_at = clock_.Now();
   bool slept = false;
   for (;;) {
-    if (batch != nullptr && (batch->done.load(std::memory_order_acquire) || batch->on_worker[index_].load() == 0)) return;
+    if (batch != nullptr &&
+        (batch->done.load(std::memory_order_acquire) || batch->on_worker[index_].load() == 0))
+      return;
     if (batch == nullptr && outstanding_.load() == 0 && !inbox_full_.load()) return;
     if (stopped_.load(std::memory_order_relaxed)) return;
     const bool progress = Pump(false);
@@ -251,10 +254,12 @@ void Worker::Sleep(Time until) {
   sleeping_.store(true);
   if (!inbox_full_.load()) {
     std::array<epoll_event, 8> events;
-    const int n = epoll_wait(epoll_fd_.get(), events.data(), events.size(), MillisUntil(now, until, 1000));
+    const int n =
+        epoll_wait(epoll_fd_.get(), events.data(), events.size(), MillisUntil(now, until, 1000));
     for (int i = 0; i < n; ++i) {
       uint64_t count = 0;
-      if (events[i].data.fd == wake_fd_.get() && ::read(wake_fd_.get(), &count, sizeof(count)) < 0) break;
+      if (events[i].data.fd == wake_fd_.get() && ::read(wake_fd_.get(), &count, sizeof(count)) < 0)
+        break;
     }
   }
   sleeping_.store(false);
@@ -315,7 +320,8 @@ template <typename Pick>
 void Worker::DropQueued(PathQueue& queue, Pick pick, const transport::Completion& completion) {
   std::vector<SliceRef> dropped;
   for (std::deque<SliceRef>* from : {&queue.latency, &queue.bulk}) {
-    const auto keep = std::stable_partition(from->begin(), from->end(), [&](const SliceRef& ref) { return !pick(ref); });
+    const auto keep = std::stable_partition(from->begin(), from->end(),
+                                            [&](const SliceRef& ref) { return !pick(ref); });
     dropped.insert(dropped.end(), keep, from->end());
     from->erase(keep, from->end());
   }
@@ -325,7 +331,8 @@ void Worker::DropQueued(PathQueue& queue, Pick pick, const transport::Completion
 void Worker::ExpireQueued(Time now) {
   last_expiry_ = now;
   for (size_t i = 0; i < active_.size(); ++i) {
-    const auto phase = active_[i]->in_flight > 0 ? transport::Phase::kData : transport::Phase::kConnect;
+    const auto phase =
+        active_[i]->in_flight > 0 ? transport::Phase::kData : transport::Phase::kConnect;
     DropQueued(*active_[i], [now](const SliceRef& ref) { return ref.batch->deadline <= now; },
                {0, Code::kTimedOut, phase});
   }
@@ -339,7 +346,8 @@ void Worker::Doom(const Batch& batch) {
   for (size_t i = 0; i < flights_.size(); ++i) {
     const InFlight& flight = flights_[i];
     if (flight.queue == nullptr || flight.slice.batch != &batch) continue;
-    lanes_[flight.queue->path->transport]->Cancel((static_cast<uint64_t>(flight.generation) << 32) | i);
+    lanes_[flight.queue->path->transport]->Cancel((static_cast<uint64_t>(flight.generation) << 32) |
+                                                  i);
   }
 }
 
@@ -356,7 +364,8 @@ void Worker::Leave(Incarnation& incarnation) {
     const auto found = queues_.find(path);
     if (found == queues_.end()) continue;
     PathQueue& queue = *found->second;
-    DropQueued(queue, [](const SliceRef&) { return true; }, {0, Code::kUnavailable, transport::Phase::kConnect});
+    DropQueued(queue, [](const SliceRef&) { return true; },
+               {0, Code::kUnavailable, transport::Phase::kConnect});
     std::erase(active_, &queue);
     queue.active = false;
     if (queue.in_flight > 0) leaving_.push_back(std::move(found->second));
@@ -411,7 +420,8 @@ bool Worker::PostFrom(PathQueue& queue, bool bulk) {
       bytes += planned.bytes;
     }
     if (count == 0) return progress;
-    const size_t accepted = lanes_[queue.path->transport]->Post(*queue.path->peer, {slices.data(), count});
+    const size_t accepted =
+        lanes_[queue.path->transport]->Post(*queue.path->peer, {slices.data(), count});
     for (size_t i = 0; i < accepted; ++i) {
       if (bulk) queue.bulk_in_flight += slices[i].bytes;
       ++queue.in_flight;
@@ -452,7 +462,8 @@ bool Worker::PollLane(transport::Lane& lane, Time now) {
 
 void Worker::Return(const SliceRef& ref, Path* path, const transport::Completion& completion) {
   Batch& batch = *ref.batch;
-  queued_bytes_.fetch_sub(batch.groups[ref.group].plan.slices[ref.slice].bytes, std::memory_order_relaxed);
+  queued_bytes_.fetch_sub(batch.groups[ref.group].plan.slices[ref.slice].bytes,
+                          std::memory_order_relaxed);
   batch.on_worker[index_].fetch_sub(1);
   outstanding_.fetch_sub(1);
   hooks_.SliceDone(ref, path, completion);  // the batch may be gone after this

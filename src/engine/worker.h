@@ -39,13 +39,14 @@ class WorkerHooks {
  public:
   virtual ~WorkerHooks() = default;
   // The slice is back: nothing of it touches memory any more. `path` is where it went, or null if it was never posted.
-  virtual void SliceDone(const SliceRef& slice, Path* path, const transport::Completion& completion) = 0;
+  virtual void SliceDone(const SliceRef& slice, Path* path,
+                         const transport::Completion& completion) = 0;
 };
 
 struct WorkerOptions {
   int index = 0;
-  Clock& clock;        // outlives the worker
-  WorkerHooks& hooks;  // outlives the worker
+  Clock& clock;                                         // outlives the worker
+  WorkerHooks& hooks;                                   // outlives the worker
   std::vector<std::unique_ptr<transport::Lane>> lanes;  // by transport index
   Duration spin_max{0};
 };
@@ -107,7 +108,8 @@ class Worker {
   PathQueue& QueueOf(Path* path) MOONPOOL_REQUIRES(gate_);
   // Takes out the queued slices that `pick` says, and returns each with its completion.
   template <typename Pick>
-  void DropQueued(PathQueue& queue, Pick pick, const transport::Completion& completion) MOONPOOL_REQUIRES(gate_);
+  void DropQueued(PathQueue& queue, Pick pick, const transport::Completion& completion)
+      MOONPOOL_REQUIRES(gate_);
   void ExpireQueued(Time now) MOONPOOL_REQUIRES(gate_);
   void Doom(const Batch& batch) MOONPOOL_REQUIRES(gate_);
   void Leave(Incarnation& incarnation) MOONPOOL_REQUIRES(gate_);
@@ -132,12 +134,13 @@ class Worker {
   // Slices pushed and not yet returned. Whoever leaves the gate with some outstanding wakes the thread.
   std::atomic<uint32_t> outstanding_{0};
   std::atomic<uint64_t> queued_bytes_{0};
-  std::atomic<bool> sleeping_{false};     // the driver is about to sleep or sleeps; pairs with the inbox check
-  std::atomic<bool> inbox_full_{false};   // something is in the inbox
-  std::atomic<bool> driven_{false};       // somebody holds the gate
+  std::atomic<bool> sleeping_{
+      false};  // the driver is about to sleep or sleeps; pairs with the inbox check
+  std::atomic<bool> inbox_full_{false};  // something is in the inbox
+  std::atomic<bool> driven_{false};      // somebody holds the gate
   std::atomic<bool> thread_parked_{false};
-  std::atomic<bool> stopped_{false};      // the gate stays shut
-  bool threaded_ = false;                 // constant after Start
+  std::atomic<bool> stopped_{false};  // the gate stays shut
+  bool threaded_ = false;             // constant after Start
 
   Mutex inbox_mutex_;
   Inbox inbox_ MOONPOOL_GUARDED_BY(inbox_mutex_);
@@ -145,17 +148,18 @@ class Worker {
   Mutex park_mutex_;
   CondVar park_;
   bool poke_ MOONPOOL_GUARDED_BY(park_mutex_) = false;
-  bool at_once_ MOONPOOL_GUARDED_BY(park_mutex_) = false;
 
   Mutex gate_;
   std::vector<std::unique_ptr<transport::Lane>> lanes_ MOONPOOL_GUARDED_BY(gate_);
   std::unordered_map<Path*, std::unique_ptr<PathQueue>> queues_ MOONPOOL_GUARDED_BY(gate_);
-  std::vector<std::unique_ptr<PathQueue>> leaving_ MOONPOOL_GUARDED_BY(gate_);  // detached, slices still in flight
-  std::vector<PathQueue*> active_ MOONPOOL_GUARDED_BY(gate_);                   // something is queued
+  std::vector<std::unique_ptr<PathQueue>> leaving_
+      MOONPOOL_GUARDED_BY(gate_);                              // detached, slices still in flight
+  std::vector<PathQueue*> active_ MOONPOOL_GUARDED_BY(gate_);  // something is queued
   std::vector<InFlight> flights_ MOONPOOL_GUARDED_BY(gate_);
   std::vector<uint32_t> free_flights_ MOONPOOL_GUARDED_BY(gate_);
   Time last_expiry_ MOONPOOL_GUARDED_BY(gate_){};
-  int spin_credit_ MOONPOOL_GUARDED_BY(gate_) = 8;  // spinning paid lately: spin; else sleep at once
+  int spin_credit_ MOONPOOL_GUARDED_BY(gate_) =
+      8;  // spinning paid lately: spin; else sleep at once
 
   Thread thread_;
 };

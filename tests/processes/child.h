@@ -33,9 +33,9 @@ class Remote {
   testing::ChildProcess& child() { return child_; }
 
   // Lets the child write `bytes` from its memory's start to `remote` of the engine at `to`, over and over with `timeout`,
-  // until a batch fails. Answers come through WaitForFailure.
+  // until a batch fails or ends after its time. The answer comes through WaitForEnd.
   void StartWriting(const std::string& to, uint64_t remote, uint64_t bytes, Duration timeout);
-  std::string WaitForFailure();  // the status' text
+  std::string WaitForEnd();  // the last status' text
 
  private:
   testing::SharedMemory shared_;
@@ -46,14 +46,17 @@ class Remote {
 
 // An engine in this process.
 struct Local {
-  explicit Local(const std::string& transport, size_t bytes = 1 << 20, const std::string& listen = "127.0.0.1:0");
+  explicit Local(const std::string& transport, size_t bytes = 1 << 20,
+                 const std::string& listen = "127.0.0.1:0");
   uint64_t at(uint64_t offset) const { return region.address + offset; }
   uint8_t* memory() const { return reinterpret_cast<uint8_t*>(region.address); }
   // Opens `address`; fails the test if it cannot.
   engine::SegmentHandle Open(const std::string& address);
   // One batch of one descriptor from start to end.
-  Status Move(engine::SegmentHandle segment, transport::Op op, std::vector<uint64_t> range, Duration timeout);
-  Status Write(engine::SegmentHandle segment, uint64_t from, uint64_t to, uint64_t bytes, Duration timeout = Long()) {
+  Status Move(engine::SegmentHandle segment, transport::Op op, std::vector<uint64_t> range,
+              Duration timeout);
+  Status Write(engine::SegmentHandle segment, uint64_t from, uint64_t to, uint64_t bytes,
+               Duration timeout = Long()) {
     return Move(segment, transport::Op::kWrite, {from, to, bytes}, timeout);
   }
 

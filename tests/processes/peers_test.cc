@@ -20,7 +20,8 @@ class Killed : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Killed, PeerInMidTransferGivesAnErrorThatNamesIt) {
   Local here(GetParam(), 32 << 20);
-  std::optional<Remote> there(std::in_place, RemoteOptions{.transport = GetParam(), .bytes = 32 << 20});
+  std::optional<Remote> there(std::in_place,
+                              RemoteOptions{.transport = GetParam(), .bytes = 32 << 20});
   const auto segment = here.Open(there->address());
   const std::string address = there->address();
   std::vector<engine::BatchHandle> batches;
@@ -28,7 +29,8 @@ TEST_P(Killed, PeerInMidTransferGivesAnErrorThatNamesIt) {
   const uint64_t remote = there->at(0);
   const uint64_t size = 32 << 20;
   for (int i = 0; i < 10; ++i) {
-    const engine::Group group{segment, transport::Op::kWrite, {&local, 1}, {&remote, 1}, {&size, 1}};
+    const engine::Group group{
+        segment, transport::Op::kWrite, {&local, 1}, {&remote, 1}, {&size, 1}};
     engine::BatchRequest request;
     request.groups = {&group, 1};
     request.timeout = Long();
@@ -88,7 +90,8 @@ TEST(Flooded, ByHalfOpenConnectionsAPeerServesOthers) {
   EXPECT_GE(half_open.size(), 900u);  // of 1,024 descriptors, where that is the limit
   half_open.resize(900);              // leave some for the engine
   const auto segment = here.Open(there.address());
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(here.Write(segment, here.at(0), there.at(0), 10000).ok());
+  for (int i = 0; i < 100; ++i)
+    ASSERT_TRUE(here.Write(segment, here.at(0), there.at(0), 10000).ok());
 }
 
 TEST(Addresses, IPv4IPv6AndNamesAllWork) {
@@ -102,7 +105,9 @@ TEST(Addresses, IPv4IPv6AndNamesAllWork) {
     const auto port = net::ParseHostPort(there.address())->port;
     std::vector<std::string> ways{there.address()};
     if (listen == "127.0.0.1:0") ways.push_back("localhost:" + std::to_string(port));
-    if (listen == ":0") ways.insert(ways.end(), {"127.0.0.1:" + std::to_string(port), "[::1]:" + std::to_string(port)});
+    if (listen == ":0")
+      ways.insert(ways.end(),
+                  {"127.0.0.1:" + std::to_string(port), "[::1]:" + std::to_string(port)});
     for (const std::string& way : ways) {
       const auto segment = here.engine->Open(way, Long());
       ASSERT_TRUE(segment.ok()) << way << ": " << segment.status().ToString();

@@ -33,7 +33,9 @@ size_t RssBytes() {
 double CpuSeconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
+  auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -70,7 +72,8 @@ MOONPOOL_CHILD(FewPorts, channel) {
   ifreq up{};
   std::strncpy(up.ifr_name, "lo", sizeof(up.ifr_name) - 1);
   up.ifr_flags = IFF_UP | IFF_RUNNING;
-  if (::ioctl(any.get(), SIOCSIFFLAGS, &up) != 0 || !WriteFile("/proc/sys/net/ipv4/ip_local_port_range", "20000 21023")) {
+  if (::ioctl(any.get(), SIOCSIFFLAGS, &up) != 0 ||
+      !WriteFile("/proc/sys/net/ipv4/ip_local_port_range", "20000 21023")) {
     channel.Send("no port range");
     return;
   }
@@ -93,14 +96,16 @@ MOONPOOL_CHILD(FewPorts, channel) {
     for (Thread& thread : threads) thread.Join();
   }
   // Both ends of each connection are here.
-  channel.Send(Str(failed == 0 && most > 0 && most / 2 <= 64 ? "ok" : "bad", ": ", failed, " failed, at most ", most / 2, " connections"));
+  channel.Send(Str(failed == 0 && most > 0 && most / 2 <= 64 ? "ok" : "bad", ": ", failed,
+                   " failed, at most ", most / 2, " connections"));
 }
 
 TEST(Resources, ConnectionsAreFewAndReused) {
   testing::ChildProcess child("FewPorts");
   const auto answer = child.channel().Receive(testing::Patience(std::chrono::seconds(120)));
   ASSERT_TRUE(answer.has_value());
-  if (answer->text.rfind("no ", 0) == 0) GTEST_SKIP() << answer->text << " may be made here (not root?)";
+  if (answer->text.rfind("no ", 0) == 0)
+    GTEST_SKIP() << answer->text << " may be made here (not root?)";
   std::printf("%s\n", answer->text.c_str());
   EXPECT_EQ(answer->text.substr(0, 2), "ok") << answer->text;
 }
@@ -124,7 +129,8 @@ TEST(Resources, TwoEnginesAtRestAreSmallAndIdle) {
   size_t rss = 0;
   double cpu = 1;
   words >> rss >> cpu;
-  std::printf("two engines at rest: %.1f MB RSS, %.2f %% of a core\n", static_cast<double>(rss) / 1e6, cpu * 100);
+  std::printf("two engines at rest: %.1f MB RSS, %.2f %% of a core\n",
+              static_cast<double>(rss) / 1e6, cpu * 100);
   if (!kSanitized) {
     EXPECT_LT(rss, 60u << 20);  // 30 MB each
     EXPECT_LT(cpu, 0.02);       // 1 % each
@@ -158,7 +164,8 @@ TEST(Resources, AMillionTransfersLeaveNothingBehind) {
   run(500);  // 1,000,000 transfers
   for (int i = 0; i < 5000; ++i) ASSERT_TRUE(a.Write(segment, a.at(0), b.at(0), 64).ok());
   const size_t after = RssBytes();
-  std::printf("grown by %.2f MB\n", (static_cast<double>(after) - static_cast<double>(before)) / 1e6);
+  std::printf("grown by %.2f MB\n",
+              (static_cast<double>(after) - static_cast<double>(before)) / 1e6);
   if (!kSanitized) {
     EXPECT_LT(after, before + (4 << 20));
   }
@@ -179,7 +186,8 @@ MOONPOOL_CHILD(Signalled, channel) {
   action.sa_handler = [](int) { EngineOfHandler()->RequestClose(); };
   ::sigaction(SIGTERM, &action, nullptr);
   channel.Send("ready");
-  const auto notes = a.engine->TakeNotifications(1, kNever - a.clock.Now());  // waits until it is closed
+  const auto notes =
+      a.engine->TakeNotifications(1, kNever - a.clock.Now());  // waits until it is closed
   channel.Send(Str(notes.size(), " ", CodeName(a.engine->Open("127.0.0.1:1", Long()).code())));
 }
 

@@ -45,7 +45,7 @@ class Cluster::SimControl final : public Control {
 
   Status Notify(const std::string& address, const NotifyMessage& message, Time) override {
     MOONPOOL_ASSIGN_OR_RETURN(const size_t target, Find(address));
-    const Status delivered = cluster_.hosts_[target]->Deliver(message);
+    Status delivered = cluster_.hosts_[target]->Deliver(message);
     if (Lost()) return Status(Code::kTimedOut, "the reply was lost");
     return delivered;
   }
@@ -70,7 +70,10 @@ class Cluster::SimControl final : public Control {
 };
 
 Cluster::Cluster(const ClusterOptions& options)
-    : options_(options), random_(options.seed), network_(clock_, {.seed = options.seed, .link = SlowLink(), .step_bytes = 512, .slice_bytes = 4096}) {
+    : options_(options),
+      random_(options.seed),
+      network_(clock_,
+               {.seed = options.seed, .link = SlowLink(), .step_bytes = 512, .slice_bytes = 4096}) {
   hosts_.resize(options.nodes, nullptr);
   crashes_.resize(options.nodes, fake::Crash::kProcess);
   for (size_t i = 0; i < options.nodes; ++i) processes_.push_back(std::make_unique<Process>());
@@ -90,12 +93,19 @@ void Cluster::Start(size_t node) {
   options.listen = AddressOf(node);
   options.timeout = std::chrono::seconds(2);
   options.retry_window = std::chrono::milliseconds(300);
-  engine::World world{clock_, log_, {network_.MakeFactory()}, nullptr, std::make_unique<SimControl>(*this, node),
-                      {node + 1, ++incarnations_}, false};
+  engine::World world{clock_,
+                      log_,
+                      {network_.MakeFactory()},
+                      nullptr,
+                      std::make_unique<SimControl>(*this, node),
+                      {node + 1, ++incarnations_},
+                      false};
   auto made = engine::Engine::Create(options, std::move(world));
   MOONPOOL_CHECK(made.ok());
   process.engine = std::move(made).value();
-  MOONPOOL_CHECK(process.engine->Register(process.memory.data(), process.memory.size(), Rights::kReadWrite).ok());
+  MOONPOOL_CHECK(
+      process.engine->Register(process.memory.data(), process.memory.size(), Rights::kReadWrite)
+          .ok());
 }
 
 void Cluster::Crash(size_t node, fake::Crash kind) {

@@ -31,7 +31,7 @@ struct Process {
 struct ClusterOptions {
   uint64_t seed = 1;
   size_t nodes = 4;
-  size_t memory_bytes = 256 * 1024;
+  size_t memory_bytes = size_t{256} * 1024;
 };
 
 class Cluster {

@@ -15,7 +15,9 @@ int main(int argc, char** argv) {
   int steps = 150;
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 >= argc) {
-      std::fprintf(stderr, "usage: moonpool_sim --seed N | --seeds COUNT [--first K] [--seconds S] [--steps N]\n");
+      std::fprintf(
+          stderr,
+          "usage: moonpool_sim --seed N | --seeds COUNT [--first K] [--seconds S] [--steps N]\n");
       return 2;
     }
     const char* value = argv[i + 1];
@@ -38,7 +40,9 @@ int main(int argc, char** argv) {
   moonpool::sim::RunResult sum;
   uint64_t ran = 0;
   const auto start = moonpool::BootClock::now();
-  auto elapsed = [&] { return std::chrono::duration<double>(moonpool::BootClock::now() - start).count(); };
+  auto elapsed = [&] {
+    return std::chrono::duration<double>(moonpool::BootClock::now() - start).count();
+  };
   for (uint64_t seed = first; seed < first + count && elapsed() < seconds; ++seed, ++ran) {
     const auto result = moonpool::sim::Run(seed, steps);
     sum.batches_ok += result.batches_ok;
@@ -46,14 +50,19 @@ int main(int argc, char** argv) {
     sum.notifications += result.notifications;
     sum.faults += result.faults;
     if (!result.error.empty()) {
-      std::printf("seed %llu: %s\nreplay: script/sim --seed %llu --steps %d\n", static_cast<unsigned long long>(seed),
-                  result.error.c_str(), static_cast<unsigned long long>(seed), steps);
+      std::printf("seed %llu: %s\nreplay: script/sim --seed %llu --steps %d\n",
+                  static_cast<unsigned long long>(seed), result.error.c_str(),
+                  static_cast<unsigned long long>(seed), steps);
       return 1;
     }
   }
-  std::printf("%llu seeds from %llu: %llu batches ok, %llu failed, %llu notifications, %llu faults, %.1f s\n",
-              static_cast<unsigned long long>(ran), static_cast<unsigned long long>(first),
-              static_cast<unsigned long long>(sum.batches_ok), static_cast<unsigned long long>(sum.batches_failed),
-              static_cast<unsigned long long>(sum.notifications), static_cast<unsigned long long>(sum.faults), elapsed());
+  std::printf(
+      "%llu seeds from %llu: %llu batches ok, %llu failed, %llu notifications, %llu faults, %.1f "
+      "s\n",
+      static_cast<unsigned long long>(ran), static_cast<unsigned long long>(first),
+      static_cast<unsigned long long>(sum.batches_ok),
+      static_cast<unsigned long long>(sum.batches_failed),
+      static_cast<unsigned long long>(sum.notifications),
+      static_cast<unsigned long long>(sum.faults), elapsed());
   return 0;
 }

@@ -46,10 +46,13 @@ struct Flight {
 class Workload {
  public:
   Workload(uint64_t seed, int steps)
-      : random_(seed * 7919 + 1), steps_(steps), cluster_({seed, 2 + Random(seed).Below(4), 1 << 20}) {}
+      : random_(seed * 7919 + 1),
+        steps_(steps),
+        cluster_({seed, 2 + Random(seed).Below(4), 1 << 20}) {}
 
   RunResult Run() {
-    cluster_.SetNoise(static_cast<uint32_t>(random_.Below(20000)), static_cast<uint32_t>(random_.Below(5000)),
+    cluster_.SetNoise(static_cast<uint32_t>(random_.Below(20000)),
+                      static_cast<uint32_t>(random_.Below(5000)),
                       static_cast<uint32_t>(random_.Below(100000)));
     for (int i = 0; i < steps_ && result_.error.empty(); ++i) {
       Act();
@@ -68,7 +71,9 @@ class Workload {
  private:
   void Fail(const std::string& what) {
     if (!result_.error.empty()) return;
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(cluster_.clock().Now().time_since_epoch()).count();
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                        cluster_.clock().Now().time_since_epoch())
+                        .count();
     result_.error = Str("at ", ms, " ms: ", what);
   }
 
@@ -93,7 +98,7 @@ class Workload {
     const Process* life = &cluster_.at(node);
     cluster_.Crash(node, random_.Chance(1, 2) ? fake::Crash::kProcess : fake::Crash::kMachine);
     used_.erase(life);
-      // Its batches are gone with it. Their ranges at others may be stored to until their deadlines.
+    // Its batches are gone with it. Their ranges at others may be stored to until their deadlines.
     for (Flight& flight : flights_) {
       if (flight.from_life == life) abandoned_.push_back(std::move(flight));
     }
@@ -104,7 +109,8 @@ class Workload {
   std::optional<Slot> Take(Process& process, size_t size) {
     size_t& next = used_[&process];
     if ((next + 1) * kSlotBytes > process.memory.size()) return std::nullopt;
-    return Slot{process.memory.data() + kSlotBytes * next++ + random_.Below(kSlotBytes - size + 1), size};
+    return Slot{process.memory.data() + kSlotBytes * next++ + random_.Below(kSlotBytes - size + 1),
+                size};
   }
 
   void Begin(size_t from, size_t to) {
@@ -113,8 +119,15 @@ class Workload {
     Process& there = cluster_.at(to);
     const auto segment = here.engine->Open(Cluster::AddressOf(to), std::chrono::seconds(1));
     if (!segment.ok()) return;
-    Flight flight{.from = from, .to = to, .from_life = &here, .to_life = &there, .op = random_.Chance(1, 2) ? Op::kRead : Op::kWrite,
-                  .pattern = ++patterns_, .sources = {}, .targets = {}, .note = {}};
+    Flight flight{.from = from,
+                  .to = to,
+                  .from_life = &here,
+                  .to_life = &there,
+                  .op = random_.Chance(1, 2) ? Op::kRead : Op::kWrite,
+                  .pattern = ++patterns_,
+                  .sources = {},
+                  .targets = {},
+                  .note = {}};
     std::vector<uint64_t> local, remote, lengths;
     for (uint64_t n = 1 + random_.Below(6); n > 0; --n) {
       const size_t size = 1 + random_.Below(kSlotBytes);
@@ -132,7 +145,8 @@ class Workload {
     const engine::Group group{*segment, flight.op, local, remote, lengths};
     engine::BatchRequest request;
     request.groups = {&group, 1};
-    request.timeout = std::chrono::milliseconds(1 + random_.Below(random_.Chance(1, 2) ? 20 : 1000));
+    request.timeout =
+        std::chrono::milliseconds(1 + random_.Below(random_.Chance(1, 2) ? 20 : 1000));
     request.priority = random_.Chance(1, 2) ? engine::Priority::kLatency : engine::Priority::kBulk;
     request.notify = flight.op == Op::kWrite && random_.Chance(1, 2);
     if (request.notify) request.payload = flight.note = Str("note ", flight.pattern);
@@ -192,7 +206,8 @@ class Workload {
       ++result_.batches_failed;
       for (const Slot& slot : flight.targets) Watch(slot);
     }
-    if (!flight.note.empty()) expected_.push_back({flight.note, flight.to, flight.to_life, status->status.ok()});
+    if (!flight.note.empty())
+      expected_.push_back({flight.note, flight.to, flight.to_life, status->status.ok()});
     (void)engine.Release(flight.batch);
     return true;
   }
@@ -206,7 +221,9 @@ class Workload {
     for (size_t i = 0; i < flight.targets.size(); ++i) {
       const Slot& slot = flight.targets[i];
       const std::string wrong = PatternErrors(slot.at, slot.size, flight.pattern, i * kSlotBytes);
-      if (!wrong.empty()) return Fail(Str("batch ", flight.pattern, " is ok but descriptor ", i, " has wrong bytes: ", wrong));
+      if (!wrong.empty())
+        return Fail(Str("batch ", flight.pattern, " is ok but descriptor ", i,
+                        " has wrong bytes: ", wrong));
     }
   }
 
@@ -216,14 +233,16 @@ class Workload {
   }
 
   void CheckUntouched(const Slot& slot) {
-    const std::string wrong = PatternErrors(slot.at, slot.size, kQuarantine, reinterpret_cast<uint64_t>(slot.at));
+    const std::string wrong =
+        PatternErrors(slot.at, slot.size, kQuarantine, reinterpret_cast<uint64_t>(slot.at));
     if (!wrong.empty()) Fail(Str("a late write: ", wrong));
   }
 
   void TakeNotes() {
     for (size_t node = 0; node < cluster_.size(); ++node) {
       if (!cluster_.up(node) || cluster_.frozen(node)) continue;
-      for (engine::Notification& note : cluster_.at(node).engine->TakeNotifications(100, Duration{0})) {
+      for (engine::Notification& note :
+           cluster_.at(node).engine->TakeNotifications(100, Duration{0})) {
         ++result_.notifications;
         const auto key = std::make_pair(&cluster_.at(node), note.payload);
         if (++notes_[key] > 1) Fail(Str("'", note.payload, "' arrived twice at node ", node));
@@ -241,9 +260,11 @@ class Workload {
 
   void CheckNotes() {
     for (const Expected& expected : expected_) {
-      const bool same_life = cluster_.up(expected.to) && &cluster_.at(expected.to) == expected.to_life;
+      const bool same_life =
+          cluster_.up(expected.to) && &cluster_.at(expected.to) == expected.to_life;
       const auto count = notes_.find({expected.to_life, expected.payload});
-      if (expected.ok && same_life && count == notes_.end()) Fail(Str("'", expected.payload, "' never arrived"));
+      if (expected.ok && same_life && count == notes_.end())
+        Fail(Str("'", expected.payload, "' never arrived"));
     }
   }
 
@@ -253,7 +274,8 @@ class Workload {
     }
     for (size_t node = 0; node < cluster_.size(); ++node) {
       const engine::Info info = cluster_.at(node).engine->Describe();
-      if (info.batches_live != 0) Fail(Str("node ", node, " keeps ", info.batches_live, " batches"));
+      if (info.batches_live != 0)
+        Fail(Str("node ", node, " keeps ", info.batches_live, " batches"));
     }
   }
 
@@ -264,9 +286,11 @@ class Workload {
     const Time until = cluster_.clock().Now() + std::chrono::seconds(5);
     std::vector<uint8_t> memory(kSlotBytes);
     FillPattern(memory.data(), memory.size(), from * 100 + to + 1);
-    if (!here.engine->Register(memory.data(), memory.size(), Rights::kReadWrite).ok()) return Fail("register");
+    if (!here.engine->Register(memory.data(), memory.size(), Rights::kReadWrite).ok())
+      return Fail("register");
     std::vector<uint8_t> target(kSlotBytes);
-    if (!there.engine->Register(target.data(), target.size(), Rights::kReadWrite).ok()) return Fail("register");
+    if (!there.engine->Register(target.data(), target.size(), Rights::kReadWrite).ok())
+      return Fail("register");
     const auto segment = here.engine->Open(Cluster::AddressOf(to), std::chrono::seconds(1));
     if (!segment.ok()) return Fail(Str("open after healing: ", segment.status().ToString()));
     const std::vector<uint64_t> local{reinterpret_cast<uint64_t>(memory.data())};
@@ -283,7 +307,8 @@ class Workload {
       cluster_.Tick();
       status = here.engine->Poll(*batch);
     }
-    if (!status->done || !status->status.ok()) Fail(Str("after healing, ", from, " to ", to, ": ", status->status.ToString()));
+    if (!status->done || !status->status.ok())
+      Fail(Str("after healing, ", from, " to ", to, ": ", status->status.ToString()));
     if (target != memory) Fail("after healing, wrong bytes");
     (void)here.engine->Release(*batch);
     if (!here.engine->Deregister(memory.data(), std::chrono::seconds(1)).ok()) Fail("deregister");

@@ -18,8 +18,10 @@ TEST(Simulation, AThousandSeedsHoldTheInvariants) {
   EXPECT_GT(sum.batches_ok, 10000u);
   EXPECT_GT(sum.batches_failed, 1000u);
   EXPECT_GT(sum.notifications, 1000u);
-  std::printf("%llu ok, %llu failed, %llu notifications\n", static_cast<unsigned long long>(sum.batches_ok),
-              static_cast<unsigned long long>(sum.batches_failed), static_cast<unsigned long long>(sum.notifications));
+  std::printf("%llu ok, %llu failed, %llu notifications\n",
+              static_cast<unsigned long long>(sum.batches_ok),
+              static_cast<unsigned long long>(sum.batches_failed),
+              static_cast<unsigned long long>(sum.notifications));
 }
 
 TEST(Simulation, OneSeedIsOneRun) {

@@ -9,7 +9,8 @@ namespace moonpool {
 struct SourceLocation {
   const char* file = "";
   uint32_t line = 0;
-  static constexpr SourceLocation Current(const char* file = __builtin_FILE(), uint32_t line = __builtin_LINE()) {
+  static constexpr SourceLocation Current(const char* file = __builtin_FILE(),
+                                          uint32_t line = __builtin_LINE()) {
     return {file, line};
   }
 };

@@ -51,7 +51,7 @@ struct NetworkOptions {
   uint64_t seed = 1;
   Link link = {};                   // of all pairs of which SetLink says nothing
   uint32_t step_bytes = 16 * 1024;  // at least 1
-  uint64_t slice_bytes = 256 * 1024;
+  uint64_t slice_bytes = uint64_t{256} * 1024;
   uint32_t slice_pieces_max = 512;
   uint32_t lane_slices_max = 64;  // in flight per lane; more is left with the caller
 };
