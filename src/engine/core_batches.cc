@@ -221,9 +221,9 @@ void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& sli
   // The batch may be done and gone from here on.
   if (!world_.threads) return;
   for (const size_t w : used) {
-    if (w != base) workers_[w]->Kick(false);
+    if (w != base) workers_[w]->Kick(wait_follows ? Driver::kThread : Driver::kThreadSoon);
   }
-  if (!slices.empty()) workers_[base]->Kick(wait_follows);
+  if (!slices.empty()) workers_[base]->Kick(wait_follows ? Driver::kCaller : Driver::kThreadSoon);
 }
 
 void Core::SliceDone(const SliceRef& ref, Path* path, const transport::Completion& completion) {

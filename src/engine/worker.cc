@@ -121,7 +121,7 @@ void Worker::Cancel(std::shared_ptr<Batch> batch) {
     inbox_full_.store(true);
   }
   Wake();
-  NotifyThread();
+  NotifyThread(true);
 }
 
 void Worker::Detach(std::shared_ptr<Incarnation> incarnation) {
@@ -131,7 +131,7 @@ void Worker::Detach(std::shared_ptr<Incarnation> incarnation) {
     inbox_full_.store(true);
   }
   Wake();
-  NotifyThread();
+  NotifyThread(true);
 }
 
 void Worker::Wake() {
@@ -141,10 +141,10 @@ void Worker::Wake() {
   [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
 }
 
-void Worker::Kick(bool caller_drives) {
-  if (!caller_drives && EnterGate()) {
+void Worker::Kick(Driver driver) {
+  if (driver != Driver::kCaller && EnterGate()) {
     Pump(true);
-    LeaveGate();
+    LeaveGate(driver == Driver::kThread);
     return;
   }
   Wake();
@@ -160,17 +160,18 @@ bool Worker::EnterGate() {
   return true;
 }
 
-void Worker::LeaveGate() {
+void Worker::LeaveGate(bool at_once) {
   driven_.store(false);
   gate_.Unlock();
-  if (outstanding_.load() > 0 || inbox_full_.load()) NotifyThread();
+  if (outstanding_.load() > 0 || inbox_full_.load()) NotifyThread(at_once);
 }
 
-void Worker::NotifyThread() {
+void Worker::NotifyThread(bool at_once) {
   if (!threaded_ || !thread_parked_.load()) return;
   {
     MutexLock lock(park_mutex_);
     poke_ = true;
+    at_once_ |= at_once;
   }
   park_.NotifyOne();
 }
@@ -185,7 +186,8 @@ void Worker::Run(const std::stop_token& stop) {
         park_.Wait(park_mutex_);
       }
       poke_ = false;
-      if (!stop.stop_requested()) park_.WaitFor(park_mutex_, kGrace);
+      if (!stop.stop_requested() && !at_once_) park_.WaitFor(park_mutex_, kGrace);
+      at_once_ = false;
       thread_parked_.store(false);
     }
     if (!EnterGate()) {
@@ -204,14 +206,14 @@ void Worker::Run(const std::stop_token& stop) {
 bool Worker::DriveFor(Batch& batch, Time deadline) {
   if (!EnterGate()) return false;
   DriveWhile(&batch, deadline);
-  LeaveGate();
+  LeaveGate(true);
   return true;
 }
 
 bool Worker::DriveOnce() {
   if (!EnterGate()) return false;
   const bool progress = Pump(false);
-  LeaveGate();
+  LeaveGate(true);
   return progress;
 }
 

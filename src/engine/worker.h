@@ -35,6 +35,13 @@ struct SliceRef {
   uint32_t slice = 0;
 };
 
+// Who goes on driving after a Kick.
+enum class Driver {
+  kCaller,      // the caller calls DriveFor next
+  kThread,      // the worker's thread, at once
+  kThreadSoon,  // the worker's thread, unless a caller comes first: it leaves the gate to one for kGrace
+};
+
 class WorkerHooks {
  public:
   virtual ~WorkerHooks() = default;
@@ -68,9 +75,8 @@ class Worker {
   // Detaches the lanes from the incarnation's peers; what is queued for it comes back as kUnavailable.
   void Detach(std::shared_ptr<Incarnation> incarnation);
 
-  // Posts what is queued from this thread if nobody drives, and sees to it that somebody drives on. With
-  // `caller_drives`, the caller calls DriveFor next.
-  void Kick(bool caller_drives);
+  // Posts what is queued from this thread if nobody drives, and sees to it that `driver` goes on.
+  void Kick(Driver driver);
   // Drives until the batch is done, has nothing on this worker, or `deadline`; false: somebody else drives already.
   bool DriveFor(Batch& batch, Time deadline);
   // One pass; true when something was done. For engines without threads.
@@ -100,7 +106,7 @@ class Worker {
   explicit Worker(WorkerOptions options);
   Status OpenWaiting();
   void Run(const std::stop_token& stop);
-  void NotifyThread();
+  void NotifyThread(bool at_once);
 
   // Requires: gate.
   bool Pump(bool post_only) MOONPOOL_REQUIRES(gate_);
@@ -120,7 +126,7 @@ class Worker {
   void Sleep(Time until) MOONPOOL_REQUIRES(gate_);
   void DriveWhile(Batch* batch, Time deadline) MOONPOOL_REQUIRES(gate_);
   bool EnterGate() MOONPOOL_TRY_ACQUIRE(true, gate_);
-  void LeaveGate() MOONPOOL_RELEASE(gate_);
+  void LeaveGate(bool at_once) MOONPOOL_RELEASE(gate_);
   uint32_t TakeFlight() MOONPOOL_REQUIRES(gate_);
   bool SpinFor(Duration idle) MOONPOOL_REQUIRES(gate_);
 
@@ -148,6 +154,7 @@ class Worker {
   Mutex park_mutex_;
   CondVar park_;
   bool poke_ MOONPOOL_GUARDED_BY(park_mutex_) = false;
+  bool at_once_ MOONPOOL_GUARDED_BY(park_mutex_) = false;  // no grace this time
 
   Mutex gate_;
   std::vector<std::unique_ptr<transport::Lane>> lanes_ MOONPOOL_GUARDED_BY(gate_);
