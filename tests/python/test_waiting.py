@@ -117,6 +117,7 @@ def test_a_real_ctrl_c_ends_a_program() -> None:
     code = """
 import os, signal, threading
 import moonpool
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
 engine = moonpool.Engine()
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
