@@ -596,7 +596,8 @@ def main() -> int:
     total = Outcome()
     rows = []
     started = time.monotonic()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs, and so in all tests
+    # Ignored in background jobs, and so, inherited, in all tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, lambda *_: sys.exit(1))
     try:
