@@ -9,8 +9,9 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+#include <latch>
+#include <numeric>
 #include <thread>
 
 #include "base/check.h"
@@ -20,7 +21,7 @@
 namespace moonpool::bench {
 namespace {
 
-constexpr size_t kBuffer = 4 << 20;
+constexpr size_t kReceive = 1 << 20;  // bytes asked of one recv
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -31,9 +32,18 @@ void Tune(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+// Receives into as much memory as the row writes to, from its start to its end and again.
 void Sink(int fd) {
-  std::vector<char> buffer = Pages(kBuffer);
-  while (::recv(fd, buffer.data(), buffer.size(), 0) > 0) continue;
+  uint64_t span = 0;
+  if (::recv(fd, &span, sizeof(span), MSG_WAITALL) != sizeof(span)) return;
+  std::vector<char> memory = Pages(span);
+  if (::send(fd, "r", 1, MSG_NOSIGNAL) != 1) return;
+  size_t at = 0;
+  for (;;) {
+    const ssize_t n = ::recv(fd, memory.data() + at, std::min(kReceive, memory.size() - at), 0);
+    if (n <= 0) return;
+    at = (at + static_cast<size_t>(n)) % memory.size();
+  }
 }
 
 // Receives `size` bytes with a busy wait of up to `spin`, then poll.
@@ -111,27 +121,36 @@ uint16_t ServeFloors() {
   return ntohs(at.sin_port);
 }
 
-double RawStreams(uint16_t port, int streams, size_t chunk, Duration time) {
-  std::atomic<uint64_t> total{0};
-  const Time start = BootClock::now();
+double RawStreams(uint16_t port, int streams, size_t span, Duration time) {
+  std::vector<double> rates(static_cast<size_t>(streams), 0.0);
   {
     std::vector<Thread> threads;
-    for (int i = 0; i < streams; ++i) {
-      threads.emplace_back("bench-send", [&, until = start + time](const std::stop_token&) {
+    std::latch ready(streams);  // all have their memory
+    for (double& rate : rates) {
+      threads.emplace_back("bench-send", [&](const std::stop_token&) {
         const UniqueFd fd = Dial(port, 'S');
-        const std::vector<char> buffer = Pages(std::max(chunk, kBuffer));
+        const uint64_t share = span / static_cast<size_t>(streams);
+        const std::vector<char> memory = Pages(share);
+        char answer = 0;
+        MOONPOOL_CHECK(::send(fd.get(), &share, sizeof(share), MSG_NOSIGNAL) == sizeof(share));
+        MOONPOOL_CHECK(::recv(fd.get(), &answer, 1, MSG_WAITALL) == 1);
+        ready.arrive_and_wait();
+        const Time start = BootClock::now();
+        Time now = start;
         uint64_t sent = 0;
-        while (BootClock::now() < until) {
-          const ssize_t n = ::send(fd.get(), buffer.data(), chunk, MSG_NOSIGNAL);
+        for (size_t at = 0; now < start + time; now = BootClock::now()) {
+          const size_t want = std::min(kReceive, memory.size() - at);
+          const ssize_t n = ::send(fd.get(), memory.data() + at, want, MSG_NOSIGNAL);
           if (n <= 0) return;
           sent += static_cast<uint64_t>(n);
+          at = (at + static_cast<size_t>(n)) % memory.size();
         }
-        total += sent;
+        rate = static_cast<double>(sent) / Seconds(now - start);
       });
     }
     for (Thread& thread : threads) thread.Join();
   }
-  return static_cast<double>(total) / Seconds(BootClock::now() - start);
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
 std::vector<double> RawPingPong(uint16_t port, size_t size, Duration spin, Duration time) {

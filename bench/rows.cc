@@ -85,10 +85,16 @@ class Runner {
   const Shape shape_;
 };
 
+// The memory that a row walks over on each side.
+size_t SpanOf(const Row& row) {
+  const uint64_t bytes = row.block * row.count * (row.count > 1 ? 2 : 1);
+  return std::clamp<uint64_t>(bytes, 4 << 20, kMemory);
+}
+
 double FloorOf(const Row& row, const Owner& owner, Duration time) {
   switch (row.floor) {
     case FloorKind::kStreams:
-      return RawStreams(owner.floor_port, 2, 1 << 20, time);
+      return RawStreams(owner.floor_port, 2, SpanOf(row), time);
     case FloorKind::kPingPong:
       return Median(RawPingPong(owner.floor_port, row.block, std::chrono::microseconds(50), time));
     case FloorKind::kMemcpy:
