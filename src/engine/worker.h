@@ -37,8 +37,8 @@ struct SliceRef {
 
 // Who goes on driving after a Kick.
 enum class Driver {
-  kCaller,      // the caller calls DriveFor next
-  kThread,      // the worker's thread, at once
+  kCaller,  // the caller calls DriveFor next
+  kThread,  // the worker's thread, at once
   kThreadSoon,  // the worker's thread, unless a caller comes first: it leaves the gate to one for kGrace
 };
 
