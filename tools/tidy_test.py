@@ -212,7 +212,7 @@ SAMPLES = [
     ("title", "docs/a.md", "words\n", "# Title\n"),
     ("link", "docs/a.md", "# T\n[x](gone.md)\n", "# T\n[x](a.md) [y](https://example.com/z)\n"),
     ("machine-path", "src/engine/a.cc", '// see "/ho' + 'me/me/x"\n', "// see /dev/shm\n"),
-    ("machine-path", "docs/a.md", "# T\n/ro" + "ot/x\n", "# T\nsrc/root/x\n"),
+    ("machine-path", "docs/a.md", "# T\n/ro" + "ot/x\n", "# T\nsrc/ro" + "ot/x\n"),
     ("registry-host", "docs/a.md", "# T\npy" + "pi.org\n", "# T\nfrom PyPI\n"),
 ]
 
