@@ -74,6 +74,7 @@ struct Batch {
   std::atomic<bool> failing{false};          // set with `failure`; workers drop its slices
   // Slices in the hands of each worker; a waiter drives a worker that has some.
   std::array<std::atomic<uint32_t>, kWorkersMax> on_worker{};
+  std::atomic<uint32_t> base_worker{0};  // the one that a waiter drives first; a hint
   std::atomic<bool> done{
       false};  // stored with release after everything else; guards nothing further
 

@@ -204,6 +204,7 @@ void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& sli
   Path* path = group.incarnation->chosen.load();
   const size_t count = workers_.size();
   const auto base = static_cast<size_t>(BaseWorker(wait_follows));
+  batch.base_worker.store(static_cast<uint32_t>(base), std::memory_order_relaxed);
   std::vector<std::vector<SliceRef>> shares(count);
   for (size_t i = 0; i < slices.size(); ++i) {
     shares[(base + i) % count].push_back({&batch, static_cast<uint32_t>(index), slices[i]});
@@ -337,7 +338,10 @@ Status Core::Wait(BatchHandle handle, Duration timeout) {
     if (ended_.load()) return Status(Code::kCancelled, "the engine was closed");
     const Time until = std::min(deadline, now + std::chrono::milliseconds(100));
     bool drove = false;
-    for (size_t w = 0; world_.threads && w < workers_.size() && !drove; ++w) {
+    // First the worker that nobody else was asked to drive.
+    const size_t base = batch->base_worker.load(std::memory_order_relaxed);
+    for (size_t i = 0; world_.threads && i < workers_.size() && !drove; ++i) {
+      const size_t w = (base + i) % workers_.size();
       drove = batch->on_worker[w].load() > 0 && workers_[w]->DriveFor(*batch, until);
     }
     if (drove) continue;

@@ -177,6 +177,12 @@ std::string Endpoint::ToString() const {
   return valid() ? HostPort{host(), port()}.ToString() : "unknown";
 }
 
+bool Endpoint::loopback() const {
+  if (!valid()) return false;
+  const std::string text = host();  // a mapped IPv4 address is shown as IPv4
+  return text == "::1" || text.starts_with("127.");
+}
+
 bool operator==(const Endpoint& a, const Endpoint& b) {
   return a.host() == b.host() && a.port() == b.port();
 }

@@ -59,6 +59,7 @@ class Endpoint {
   // socket (::ffff:a.b.c.d) is shown as IPv4. "unknown" if not valid.
   std::string host() const;
   std::string ToString() const;  // host and port, as HostPort prints them
+  bool loopback() const;         // 127.0.0.0/8, also as ::ffff:127.x.y.z, or ::1
 
   const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const { return size_; }

@@ -94,6 +94,16 @@ TEST(EndpointTest, MappedIpv4IsShownAsIpv4) {
   EXPECT_EQ(*mapped, *NumericEndpoint("10.0.0.7", 80));
 }
 
+TEST(EndpointTest, KnowsLoopback) {
+  EXPECT_TRUE(NumericEndpoint("127.0.0.1", 1)->loopback());
+  EXPECT_TRUE(NumericEndpoint("127.9.8.7", 1)->loopback());
+  EXPECT_TRUE(NumericEndpoint("::1", 1)->loopback());
+  EXPECT_TRUE(NumericEndpoint("::ffff:127.0.0.1", 1)->loopback());
+  EXPECT_FALSE(NumericEndpoint("128.0.0.1", 1)->loopback());
+  EXPECT_FALSE(NumericEndpoint("::2", 1)->loopback());
+  EXPECT_FALSE(Endpoint().loopback());
+}
+
 TEST(EndpointTest, AnUnknownEndpointSaysSo) {
   EXPECT_FALSE(Endpoint().valid());
   EXPECT_EQ(Endpoint().ToString(), "unknown");

@@ -240,6 +240,20 @@ void SetBuffers(int fd, int bytes) {
   SetInt(fd, SOL_SOCKET, SO_SNDBUF, bytes);
 }
 
+void SetSendBuffer(int fd, int bytes) { SetInt(fd, SOL_SOCKET, SO_SNDBUF, bytes); }
+
+bool SetCongestionControl(int fd, const char* name) {
+  return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name,
+                    static_cast<socklen_t>(std::strlen(name))) == 0;
+}
+
+bool StaysOnThisHost(int fd) {
+  const Endpoint here = LocalEndpoint(fd);
+  const Endpoint there = PeerEndpoint(fd);
+  if (!here.valid() || !there.valid()) return false;
+  return here.WithPort(0) == there.WithPort(0) || (here.loopback() && there.loopback());
+}
+
 void SetDeadPeerTimeout(int fd, Duration timeout) {
   const auto whole = std::chrono::duration_cast<milliseconds>(timeout).count();
   const int ms = static_cast<int>(std::clamp<int64_t>(whole, 1000, 3'600'000));

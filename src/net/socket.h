@@ -69,6 +69,12 @@ Status WaitFor(const Clock& clock, int fd, short events, const Until& until);
 
 void SetNoDelay(int fd);
 void SetBuffers(int fd, int bytes);  // both directions; the kernel clamps
+void SetSendBuffer(int fd, int bytes);
+// False: the kernel does not know it or does not allow it; nothing has changed.
+bool SetCongestionControl(int fd, const char* name);
+// True when both ends of a connection have the same address or a loopback one: nothing leaves this
+// host.
+bool StaysOnThisHost(int fd);
 // Notices a dead peer within about `timeout`, also while nothing is sent or all that was sent
 // waits: keep-alive probes and TCP_USER_TIMEOUT.
 void SetDeadPeerTimeout(int fd, Duration timeout);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/tcp.h>
 
 #include "net/poller.h"
 #include "net/test_support.h"
@@ -71,6 +72,29 @@ TEST(AcceptTest, ShowsIpv4PeersOfADualStackSocketAsIpv4) {
   ASSERT_TRUE(in.ok());
   EXPECT_EQ(PeerEndpoint(in->get()).host(), "127.0.0.1");
   EXPECT_EQ(PeerEndpoint(in->get()), LocalEndpoint(out->get()));
+}
+
+TEST(SocketTest, KnowsWhatStaysOnThisHost) {
+  const auto listener = Listen("", 0);
+  ASSERT_TRUE(listener.ok());
+  EXPECT_FALSE(StaysOnThisHost(listener->get()));
+  const auto out = ConnectTo("127.0.0.1", LocalPort(listener->get()));
+  ASSERT_TRUE(out.ok());
+  ASSERT_TRUE(WaitFor(RealClock(), listener->get(), POLLIN, Soon()).ok());
+  const auto in = Accept(listener->get());
+  ASSERT_TRUE(in.ok());
+  EXPECT_TRUE(StaysOnThisHost(out->get()));
+  EXPECT_TRUE(StaysOnThisHost(in->get()));
+}
+
+TEST(SocketTest, SetsTheCongestionControlWhereTheKernelHasIt) {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(SetCongestionControl(fd.get(), "reno"));  // every kernel has it
+  char name[16] = {};
+  socklen_t size = sizeof(name);
+  ASSERT_EQ(getsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
+  EXPECT_STREQ(name, "reno");
+  EXPECT_FALSE(SetCongestionControl(fd.get(), "none-such"));
 }
 
 TEST(ConnectTest, ARefusedPortIsUnavailable) {

@@ -269,6 +269,7 @@ void Link::FinishConnect(Time now) {
                   now);
     return;
   }
+  TuneConnected(fd_.get());
   Hello hello;
   hello.owner = peer_->id;
   hello.initiator = lane_.shared.env.self;

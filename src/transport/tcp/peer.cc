@@ -103,6 +103,7 @@ Status OpenAndCheck(Shared& shared, PeerState& peer, Time deadline) {
   OpenConnection connection;
   connection.fd = std::move(connected).value();
   TuneSocket(shared, connection.fd.get());
+  TuneConnected(connection.fd.get());
 
   Hello hello;
   hello.owner = peer.id;

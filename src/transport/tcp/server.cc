@@ -235,6 +235,7 @@ void Server::Admit(uint64_t token) {
   welcome.connection = SecureUint64() | 1;  // never 0
   welcome.fenced = greeting.fence;
   TuneSocket(shared_, greeting.fd.get());
+  TuneConnected(greeting.fd.get());
   epoll_ctl(threads_[0]->epoll(), EPOLL_CTL_DEL, greeting.fd.get(), nullptr);
   if (!SendWelcome(greeting.fd.get(), welcome)) {
     connections_.fetch_sub(1, std::memory_order_relaxed);

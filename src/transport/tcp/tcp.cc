@@ -130,6 +130,12 @@ void TuneSocket(const Shared& shared, int fd) {
   net::SetDeadPeerTimeout(fd, std::chrono::seconds(30));
 }
 
+void TuneConnected(int fd) {
+  if (!net::StaysOnThisHost(fd)) return;
+  net::SetSendBuffer(fd, kSameHostSendBuffer);
+  net::SetCongestionControl(fd, "reno");
+}
+
 transport::Factory MakeFactory() { return {"tcp", &TcpTransport::Create}; }
 
 }  // namespace moonpool::tcp
