@@ -88,16 +88,15 @@ def bar_of(name: str) -> Bar | None:
 
 
 def add_shares(rows: Sequence[Row]) -> None:
-    """Gives rows of the smaller shapes their share of the large-block rate. Both rates are taken
-    relative to the floor measured in turns with each: a machine that slows down slows both."""
-    ratios = {row["name"]: row.get("ratio") for row in rows}
+    """Gives rows of the smaller shapes their share of the large-block rate of the same run."""
+    rates = {row["name"]: row.get("gbps") for row in rows}
     for row in rows:
         bar = bar_of(row["name"])
-        if bar is None or bar.measure != "share" or not row.get("ratio"):
+        if bar is None or bar.measure != "share" or not row.get("gbps"):
             continue
-        large = ratios.get(re.sub(r"\d+ x \d+ (KiB|B)$", LARGE, row["name"]))
+        large = rates.get(re.sub(r"\d+ x \d+ (KiB|B)$", LARGE, row["name"]))
         if large:
-            row["share"] = row["ratio"] / large
+            row["share"] = row["gbps"] / large
 
 
 def judge(rows: Sequence[Row]) -> None:

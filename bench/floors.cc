@@ -32,6 +32,13 @@ void Tune(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+// As the tcp transport tunes connections that stay on this host.
+void TuneAlike(int fd) {
+  const int bytes = 1 << 20;
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+}
+
 // Receives into as much memory as the row writes to, from its start to its end and again.
 void Sink(int fd) {
   uint64_t span = 0;
@@ -121,7 +128,7 @@ uint16_t ServeFloors() {
   return ntohs(at.sin_port);
 }
 
-double RawStreams(uint16_t port, int streams, size_t span, Duration time) {
+double RawStreams(uint16_t port, int streams, size_t span, Duration time, bool alike) {
   std::vector<double> rates(static_cast<size_t>(streams), 0.0);
   {
     std::vector<Thread> threads;
@@ -129,6 +136,7 @@ double RawStreams(uint16_t port, int streams, size_t span, Duration time) {
     for (double& rate : rates) {
       threads.emplace_back("bench-send", [&](const std::stop_token&) {
         const UniqueFd fd = Dial(port, 'S');
+        if (alike) TuneAlike(fd.get());
         const uint64_t share = span / static_cast<size_t>(streams);
         const std::vector<char> memory = Pages(share);
         char answer = 0;

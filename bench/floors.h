@@ -18,8 +18,9 @@ namespace moonpool::bench {
 uint16_t ServeFloors();
 
 // Bytes per second of `streams` raw sockets, one thread each on both sides, for about `time`; they send from and receive
-// into `span` bytes together, over and over, as a row does with its own memory.
-double RawStreams(uint16_t port, int streams, size_t span, Duration time);
+// into `span` bytes together, over and over, as a row does with its own memory. Without delay, else as the kernel sets
+// sockets up; `alike`: with the options that the tcp transport gives connections on one host.
+double RawStreams(uint16_t port, int streams, size_t span, Duration time, bool alike = false);
 
 // Seconds of each round trip of `size` bytes there and one byte back, waiting as the engine does: a busy wait of up to
 // `spin`, then poll(2).

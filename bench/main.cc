@@ -4,7 +4,7 @@
 //       rows of the engine, each with its floor measured in turns with it; with --json one JSON
 //       object per line. A row that fails says so, and the others go on.
 //   moonpool_bench floors
-//       answers lines "KIND BLOCK COUNT SECONDS" (streams, memcpy or process_read) with
+//       answers lines "KIND BLOCK COUNT SECONDS" (streams, alike, memcpy or process_read) with
 //       {"gbps": X}, until its input ends: floors for measurements made elsewhere
 //   moonpool_bench memory REGIONS TRANSFERS
 //       what an engine costs in memory, as one JSON object
@@ -25,6 +25,8 @@ const char* FloorName(FloorKind kind) {
   switch (kind) {
     case FloorKind::kStreams:
       return "2 raw sockets";
+    case FloorKind::kStreamsAlike:
+      return "2 raw sockets, tuned alike";
     case FloorKind::kPingPong:
       return "raw ping-pong";
     case FloorKind::kMemcpy:
@@ -123,6 +125,7 @@ int FloorsMain() {
     }
     row.block = block;
     row.count = count;
+    if (std::strcmp(kind, "alike") == 0) row.floor = FloorKind::kStreamsAlike;
     if (std::strcmp(kind, "memcpy") == 0) row.floor = FloorKind::kMemcpy;
     if (std::strcmp(kind, "process_read") == 0) row.floor = FloorKind::kProcessRead;
     std::printf("{\"gbps\": %.4f}\n", MeasureFloor(row, *owner, seconds) / 1e9);

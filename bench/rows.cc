@@ -95,6 +95,8 @@ double FloorOf(const Row& row, const Owner& owner, Duration time) {
   switch (row.floor) {
     case FloorKind::kStreams:
       return RawStreams(owner.floor_port, 2, SpanOf(row), time);
+    case FloorKind::kStreamsAlike:
+      return RawStreams(owner.floor_port, 2, SpanOf(row), time, true);
     case FloorKind::kPingPong:
       return Median(RawPingPong(owner.floor_port, row.block, std::chrono::microseconds(50), time));
     case FloorKind::kMemcpy:

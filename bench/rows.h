@@ -11,7 +11,7 @@
 
 namespace moonpool::bench {
 
-enum class FloorKind { kStreams, kPingPong, kMemcpy, kProcessRead };
+enum class FloorKind { kStreams, kStreamsAlike, kPingPong, kMemcpy, kProcessRead };
 
 struct Row {
   std::string name;

@@ -17,7 +17,7 @@ from pathlib import Path
 from bars import Row
 from children import Child, ChildFailed
 from pairs import LOGS, Contender, Effort, Floors, Pair, Rate, Shape, Turns
-from stats import fit_line
+from stats import fit_line, median
 
 MIB = 1 << 20
 FAILURES_MAX = 3  # of one engine; each may take a minute
@@ -234,6 +234,39 @@ def _python_set(
         except ChildFailed as failure:
             failures += 1
             yield failed(left.pop(0)[0], failure)
+
+
+# --- What the floor could be.
+
+
+def floor_rows(plan: Plan) -> Iterator[Row]:
+    """Raw sockets with our socket options over raw sockets as the kernel sets them up. Divide a
+    ratio to "2 raw sockets" by this one to see what our own work costs beside the options."""
+    for shape in LARGE:
+        span = Shape(shape.block * shape.count, 2)
+        name = f"2 raw sockets tuned alike, {span.block * 2 >> 20} MiB"
+        if not plan.wanted(name):
+            continue
+        try:
+            with Floors(plan.program) as floors:
+                rounds = [
+                    (
+                        floors.gbps("streams", span, plan.effort.seconds),
+                        floors.gbps("alike", span, plan.effort.seconds),
+                    )
+                    for _ in range(plan.effort.rounds)
+                ]
+        except ChildFailed as failure:
+            yield failed(name, failure)
+            continue
+        yield {
+            "name": name,
+            "value": median([alike for _, alike in rounds]),
+            "unit": "GB/s",
+            "reference": FLOOR_NAMES["streams"],
+            "reference_value": median([plain for plain, _ in rounds]),
+            "ratio": median([alike / plain for plain, alike in rounds]),
+        }
 
 
 # --- What a call costs.

@@ -24,7 +24,7 @@ from pathlib import Path
 from bars import FAILED, MISS, NO_RIVAL, PASS, Row, judge
 from pairs import Effort
 from rival import rival_rows
-from rows import Plan, allocator_rows, call_rows, memory_rows, native_rows, python_rows
+from rows import Plan, allocator_rows, call_rows, floor_rows, memory_rows, native_rows, python_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,6 +45,7 @@ def machine() -> dict[str, object]:
         "cores": os.cpu_count(),
         "memory_bytes": memory,
         "kernel": platform.release(),
+        "congestion_control": "".join(_lines("/proc/sys/net/ipv4/tcp_congestion_control")),
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
     }
@@ -74,6 +75,7 @@ def _git(*arguments: str) -> str:
 
 
 def measure(plan: Plan, rival: bool) -> Iterator[Row]:
+    yield from floor_rows(plan)
     yield from native_rows(plan)
     yield from python_rows(plan)
     yield from call_rows(plan)

@@ -185,17 +185,17 @@ def test_sizes_that_fail_at_the_rival_pass_when_ours_work():
     assert verdict(name=name, failed="ours died") == bars.FAILED
 
 
-def test_share_of_large_blocks_is_relative_to_both_floors():
-    small = {"name": "shim tcp read crc 128 x 4 KiB", "ratio": 0.45}
-    large = {"name": "shim tcp read crc 16 x 1024 KiB", "ratio": 0.9}
-    other = {"name": "shim tcp write crc 16 x 1024 KiB", "ratio": 0.1}
+def test_share_is_of_the_rate_of_large_blocks():
+    small = {"name": "shim tcp read crc 128 x 4 KiB", "gbps": 2.25}
+    large = {"name": "shim tcp read crc 16 x 1024 KiB", "gbps": 4.5}
+    other = {"name": "shim tcp write crc 16 x 1024 KiB", "gbps": 0.1}
     bars.judge([small, large, other])
     assert small["share"] == pytest.approx(0.5)
     assert small["verdict"] == bars.PASS
 
 
 def test_share_without_the_large_row_has_no_verdict():
-    assert verdict(name="shim tcp read crc 128 x 4 KiB", ratio=0.45) == ""
+    assert verdict(name="shim tcp read crc 128 x 4 KiB", gbps=0.45) == ""
 
 
 # --- Rows.

@@ -40,6 +40,9 @@ std::string CauseOf(Path* path, const transport::Completion& completion) {
 
 constexpr size_t kNotifyBackoffMaxMs = 200;
 
+// For less than this a second worker is not woken: by the time its thread runs, the first is nearly done.
+constexpr uint64_t kWorkerBytesMin = 1 << 20;
+
 }  // namespace
 
 Status Core::CheckRequest(const BatchRequest& request) const {
@@ -205,9 +208,12 @@ void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& sli
   const size_t count = workers_.size();
   const auto base = static_cast<size_t>(BaseWorker(wait_follows));
   batch.base_worker.store(static_cast<uint32_t>(base), std::memory_order_relaxed);
+  uint64_t bytes = 0;
+  for (const uint32_t slice : slices) bytes += group.plan.slices[slice].bytes;
+  const size_t use = std::clamp<size_t>(bytes / kWorkerBytesMin, 1, count);
   std::vector<std::vector<SliceRef>> shares(count);
   for (size_t i = 0; i < slices.size(); ++i) {
-    shares[(base + i) % count].push_back({&batch, static_cast<uint32_t>(index), slices[i]});
+    shares[(base + i % use) % count].push_back({&batch, static_cast<uint32_t>(index), slices[i]});
   }
   const Priority priority = batch.priority;
   group.outstanding.store(static_cast<uint32_t>(slices.size()));

@@ -9,8 +9,8 @@
 namespace moonpool::engine {
 namespace {
 
-// Below this, spreading over workers costs more than it brings.
-constexpr uint64_t kSpreadBytesMin = uint64_t{128} * 1024;
+// The smallest slice that is worth cutting off a group to have several.
+constexpr uint64_t kSpreadBytesMin = uint64_t{256} * 1024;
 
 std::string Hex(uint64_t value) { return Str("0x", std::hex, value); }
 
