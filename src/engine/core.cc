@@ -353,7 +353,7 @@ void Core::DrainWorkers(Time until) {
       if (!Drive()) return;
       continue;
     }
-    for (const auto& worker : workers_) worker->Kick(Driver::kThread);
+    for (const auto& worker : workers_) worker->Kick(Driver::kThread, true);
     MutexLock lock(mutex);
     pause.WaitFor(mutex, std::chrono::milliseconds(2));
   }

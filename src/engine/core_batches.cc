@@ -43,6 +43,11 @@ constexpr size_t kNotifyBackoffMaxMs = 200;
 // For less than this a second worker is not woken: by the time its thread runs, the first is nearly done.
 constexpr uint64_t kWorkerBytesMin = 1 << 20;
 
+// What Submit posts itself of latency priority when nobody said that a wait follows. To post is to copy, and to wake
+// the peer: the caller of an asynchronous batch should not pay for that.
+constexpr uint64_t kPostBytesMax = 64 << 10;
+constexpr uint64_t kPostPiecesMax = 64;
+
 }  // namespace
 
 Status Core::CheckRequest(const BatchRequest& request) const {
@@ -209,7 +214,13 @@ void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& sli
   const auto base = static_cast<size_t>(BaseWorker(wait_follows));
   batch.base_worker.store(static_cast<uint32_t>(base), std::memory_order_relaxed);
   uint64_t bytes = 0;
-  for (const uint32_t slice : slices) bytes += group.plan.slices[slice].bytes;
+  uint64_t pieces = 0;
+  for (const uint32_t slice : slices) {
+    bytes += group.plan.slices[slice].bytes;
+    pieces += group.plan.slices[slice].pieces;
+  }
+  const bool post = wait_follows || (batch.priority == Priority::kLatency &&
+                                     bytes <= kPostBytesMax && pieces <= kPostPiecesMax);
   const size_t use = std::clamp<size_t>(bytes / kWorkerBytesMin, 1, count);
   std::vector<std::vector<SliceRef>> shares(count);
   for (size_t i = 0; i < slices.size(); ++i) {
@@ -228,9 +239,10 @@ void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& sli
   // The batch may be done and gone from here on.
   if (!world_.threads) return;
   for (const size_t w : used) {
-    if (w != base) workers_[w]->Kick(wait_follows ? Driver::kThread : Driver::kThreadSoon);
+    if (w != base) workers_[w]->Kick(wait_follows ? Driver::kThread : Driver::kThreadSoon, post);
   }
-  if (!slices.empty()) workers_[base]->Kick(wait_follows ? Driver::kCaller : Driver::kThreadSoon);
+  if (!slices.empty())
+    workers_[base]->Kick(wait_follows ? Driver::kCaller : Driver::kThreadSoon, post);
 }
 
 void Core::SliceDone(const SliceRef& ref, Path* path, const transport::Completion& completion) {

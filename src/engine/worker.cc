@@ -22,6 +22,9 @@ constexpr size_t kPollAtOnce = 64;
 constexpr Duration kExpiryTick = std::chrono::milliseconds(5);
 // How long the worker's thread leaves the gate to a caller that is about to wait.
 constexpr Duration kGrace = std::chrono::microseconds(50);
+// So long after slices were handed over the thread looks again every kGrace by itself: who submits and waits in a loop
+// does the work in its own thread, and would pay for a wake-up each time.
+constexpr Duration kLinger = std::chrono::microseconds(200);
 constexpr int kSpinCreditMax = 8;
 constexpr int kSpinCreditMin = -32;  // then one more try
 
@@ -108,6 +111,7 @@ void Worker::Push(Path* path, std::vector<SliceRef> slices, Priority priority) {
   for (const SliceRef& ref : slices)
     bytes += ref.batch->groups[ref.group].plan.slices[ref.slice].bytes;
   queued_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  pushes_.fetch_add(1, std::memory_order_relaxed);
   outstanding_.fetch_add(static_cast<uint32_t>(slices.size()));
   MutexLock lock(inbox_mutex_);
   inbox_.pushed.push_back({path, std::move(slices), priority});
@@ -141,13 +145,16 @@ void Worker::Wake() {
   [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
 }
 
-void Worker::Kick(Driver driver) {
-  if (driver != Driver::kCaller && EnterGate()) {
+void Worker::Kick(Driver driver, bool post) {
+  if (driver == Driver::kCaller) return Wake();
+  const bool at_once = driver == Driver::kThread;
+  if (post && EnterGate()) {
     Pump(true);
-    LeaveGate(driver == Driver::kThread);
+    LeaveGate(at_once);
     return;
   }
   Wake();
+  if (!driven_.load()) NotifyThread(at_once);  // else: whoever leaves the gate looks again
 }
 
 bool Worker::EnterGate() {
@@ -167,7 +174,9 @@ void Worker::LeaveGate(bool at_once) {
 }
 
 void Worker::NotifyThread(bool at_once) {
-  if (!threaded_ || !thread_parked_.load()) return;
+  const Parking parking = parking_.load();
+  if (!threaded_ || parking == Parking::kAwake || (parking == Parking::kSoonAwake && !at_once))
+    return;
   {
     MutexLock lock(park_mutex_);
     poke_ = true;
@@ -176,27 +185,32 @@ void Worker::NotifyThread(bool at_once) {
   park_.NotifyOne();
 }
 
+void Worker::Park(const std::stop_token& stop, bool lately) {
+  MutexLock lock(park_mutex_);
+  if (!lately) {
+    parking_.store(Parking::kParked);
+    while (!stop.stop_requested() && !poke_ &&
+           ((outstanding_.load() == 0 && !inbox_full_.load()) || driven_.load())) {
+      park_.Wait(park_mutex_);
+    }
+  }
+  parking_.store(Parking::kSoonAwake);
+  if (!stop.stop_requested() && !at_once_) park_.WaitFor(park_mutex_, kGrace);
+  poke_ = at_once_ = false;
+  parking_.store(Parking::kAwake);
+}
+
 void Worker::Run(const std::stop_token& stop) {
+  uint64_t seen = 0;
+  Time busy_at{};
   while (!stop.stop_requested()) {
-    {
-      MutexLock lock(park_mutex_);
-      thread_parked_.store(true);
-      while (!stop.stop_requested() && !poke_ &&
-             ((outstanding_.load() == 0 && !inbox_full_.load()) || driven_.load())) {
-        park_.Wait(park_mutex_);
-      }
-      poke_ = false;
-      if (!stop.stop_requested() && !at_once_) park_.WaitFor(park_mutex_, kGrace);
-      at_once_ = false;
-      thread_parked_.store(false);
+    const Time now = clock_.Now();
+    if (const uint64_t pushes = pushes_.load(std::memory_order_relaxed); pushes != seen) {
+      seen = pushes;
+      busy_at = now;
     }
-    if (!EnterGate()) {
-      // Its holder notifies when it leaves with something under way; look again soon in case it left just now.
-      MutexLock lock(park_mutex_);
-      thread_parked_.store(true);
-      if (driven_.load() && !poke_) park_.WaitFor(park_mutex_, std::chrono::milliseconds(1));
-      continue;
-    }
+    Park(stop, now - busy_at < kLinger);
+    if ((outstanding_.load() == 0 && !inbox_full_.load()) || !EnterGate()) continue;
     DriveWhile(nullptr, kNever);
     driven_.store(false);
     gate_.Unlock();
@@ -232,8 +246,8 @@ void Worker::DriveWhile(Batch* batch, Time deadline) {
       return;
     if (batch == nullptr && outstanding_.load() == 0 && !inbox_full_.load()) return;
     if (stopped_.load(std::memory_order_relaxed)) return;
-    const bool progress = Pump(false);
-    const Time now = clock_.Now();
+    Time now;
+    const bool progress = Pump(false, &now);
     if (progress) {
       if (!slept && now - progress_at > std::chrono::microseconds(2)) spin_credit_ = kSpinCreditMax;
       progress_at = now;
@@ -267,7 +281,7 @@ void Worker::Sleep(Time until) {
   sleeping_.store(false);
 }
 
-bool Worker::Pump(bool post_only) {
+bool Worker::Pump(bool post_only, Time* at) {
   bool progress = TakeInbox();
   if (!active_.empty()) {
     const Time now = clock_.Now();
@@ -277,6 +291,7 @@ bool Worker::Pump(bool post_only) {
   if (post_only) return progress;
   const Time now = clock_.Now();
   for (const auto& lane : lanes_) progress |= PollLane(*lane, now);
+  if (at != nullptr) *at = progress ? clock_.Now() : now;
   return progress;
 }
 

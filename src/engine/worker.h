@@ -75,8 +75,8 @@ class Worker {
   // Detaches the lanes from the incarnation's peers; what is queued for it comes back as kUnavailable.
   void Detach(std::shared_ptr<Incarnation> incarnation);
 
-  // Posts what is queued from this thread if nobody drives, and sees to it that `driver` goes on.
-  void Kick(Driver driver);
+  // Sees to it that `driver` goes on; with `post` what is queued is posted from this thread first, if nobody drives.
+  void Kick(Driver driver, bool post);
   // Drives until the batch is done, has nothing on this worker, or `deadline`; false: somebody else drives already.
   bool DriveFor(Batch& batch, Time deadline);
   // One pass; true when something was done. For engines without threads.
@@ -89,6 +89,8 @@ class Worker {
   uint64_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  // What the worker's thread does: kSoonAwake looks again within kGrace whether it is told or not.
+  enum class Parking : uint8_t { kAwake, kSoonAwake, kParked };
   struct PathQueue;
   struct InFlight;
   struct Inbox {
@@ -107,9 +109,11 @@ class Worker {
   Status OpenWaiting();
   void Run(const std::stop_token& stop);
   void NotifyThread(bool at_once);
+  void Park(const std::stop_token& stop, bool lately);
 
   // Requires: gate.
-  bool Pump(bool post_only) MOONPOOL_REQUIRES(gate_);
+  // `at`, if given, becomes the time after it, or nearly when there was no progress.
+  bool Pump(bool post_only, Time* at = nullptr) MOONPOOL_REQUIRES(gate_);
   bool TakeInbox() MOONPOOL_REQUIRES(gate_);
   PathQueue& QueueOf(Path* path) MOONPOOL_REQUIRES(gate_);
   // Takes out the queued slices that `pick` says, and returns each with its completion.
@@ -144,7 +148,8 @@ class Worker {
       false};  // the driver is about to sleep or sleeps; pairs with the inbox check
   std::atomic<bool> inbox_full_{false};  // something is in the inbox
   std::atomic<bool> driven_{false};      // somebody holds the gate
-  std::atomic<bool> thread_parked_{false};
+  std::atomic<Parking> parking_{Parking::kAwake};
+  std::atomic<uint64_t> pushes_{0};
   std::atomic<bool> stopped_{false};  // the gate stays shut
   bool threaded_ = false;             // constant after Start
 

@@ -12,6 +12,11 @@
 #include "net/socket.h"
 
 namespace moonpool::tcp {
+namespace {
+
+constexpr uint32_t kEpollEvery = 8;  // looks at the connection that was busy last
+
+}  // namespace
 
 Result<std::unique_ptr<EventThread>> EventThread::Create(Shared& shared, OnClosed on_closed) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
@@ -88,10 +93,22 @@ void EventThread::Serve(UniqueFd fd, uint64_t id) {
 }
 
 void EventThread::Close(uint64_t id) {
+  if (hot_ != nullptr && hot_->id() == id) hot_ = nullptr;
   if (connections_.erase(id) > 0) on_closed_(id);
 }
 
-// Waits for events until `until`; spins first when that has paid lately.
+bool EventThread::ServeHot() {
+  if (hot_ == nullptr) return false;
+  if (!hot_->OnEvent(true, false)) {
+    Close(hot_->id());
+    return true;
+  }
+  return hot_->received();
+}
+
+// Waits for events until `until`; spins first when that has paid lately. While it spins the
+// connection that was busy last is read from directly, and epoll is asked now and then: a request
+// that follows another costs one system call less.
 int EventThread::Wait(void* events, int room, Time until) {
   auto* const out = static_cast<epoll_event*>(events);
   int n = epoll_wait(epoll_.get(), out, room, 0);
@@ -100,10 +117,16 @@ int EventThread::Wait(void* events, int room, Time until) {
   const Time began = clock.Now();
   Time now = began;
   if (spin_.worth_it()) {
-    while (n == 0 && now - began < spin_.spin_max()) {
+    Time since = began;
+    for (uint32_t turn = 1; n == 0 && now - since < spin_.spin_max(); ++turn) {
       sched_yield();
-      n = epoll_wait(epoll_.get(), out, room, 0);
+      const bool served = ServeHot();
+      if (hot_ == nullptr || turn % kEpollEvery == 0) n = epoll_wait(epoll_.get(), out, room, 0);
       now = clock.Now();
+      if (!served) continue;
+      spin_.Waited(now - since);
+      since = now;
+      if (now >= until) return n;
     }
   }
   if (n == 0) {
@@ -120,6 +143,7 @@ void EventThread::Loop(std::stop_token stop) {
   while (!stop.stop_requested()) {
     const int n = Wait(events.data(), static_cast<int>(events.size()), next);
     bool woken = false;
+    if (n > 0) hot_ = nullptr;
     for (int i = 0; i < n; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
       if (event.data.u64 == kWakeToken) {
@@ -132,6 +156,8 @@ void EventThread::Loop(std::stop_token stop) {
         if (!connection->OnEvent((event.events & (EPOLLIN | kOver)) != 0,
                                  (event.events & (EPOLLOUT | kOver)) != 0)) {
           Close(connection->id());
+        } else if (n == 1) {
+          hot_ = connection;
         }
       }
     }

@@ -58,6 +58,8 @@ class EventThread {
   EventThread(Shared& shared, OnClosed on_closed, UniqueFd epoll, UniqueFd wake);
   void Loop(std::stop_token stop);
   int Wait(void* events, int room, Time until);
+  // Reads from hot_ without asking epoll; true if something came.
+  bool ServeHot();
   void RunTasks();
 
   Shared& shared_;
@@ -67,6 +69,7 @@ class EventThread {
   EventSource* source_ = nullptr;
   ServingContext context_;
   SpinPolicy spin_;
+  Serving* hot_ = nullptr;  // the connection that alone had something to do last time, or null
   std::unordered_map<uint64_t, std::unique_ptr<Serving>> connections_;
 
   Mutex mutex_;

@@ -10,6 +10,7 @@
 //
 // Threads: thread-compatible. Borrows the ranges.
 
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -95,5 +96,15 @@ class Gather {
   size_t trimmed_ = 0;  // bytes that the last Next took off ranges_[trimmed_at_]
   size_t trimmed_at_ = 0;
 };
+
+// One step of a gather to a socket, without waiting. `more`: more follows at once. Like sendmsg(2).
+inline ssize_t SendRanges(int fd, const Gather::Step& step, bool more) {
+  const int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0);
+  if (step.count == 1) return send(fd, step.ranges->iov_base, step.ranges->iov_len, flags);
+  msghdr message{};
+  message.msg_iov = step.ranges;
+  message.msg_iovlen = static_cast<size_t>(step.count);
+  return sendmsg(fd, &message, flags);
+}
 
 }  // namespace moonpool::tcp

@@ -29,6 +29,8 @@ constexpr Duration kCancelStallMax = std::chrono::seconds(1);
 // Between attempts to reach an owner that has writes of ours.
 constexpr Duration kBackoffMin = std::chrono::milliseconds(5);
 constexpr Duration kBackoffMax = std::chrono::milliseconds(500);
+// How long a connection that moved counts as alive.
+constexpr Duration kFreshFor = std::chrono::milliseconds(1);
 constexpr size_t kHeadsBytes = 64 << 10;
 
 }  // namespace
@@ -122,8 +124,10 @@ void Link::SetError(Phase phase, const Status& status) {
 size_t Link::Post(std::span<const Slice> slices) {
   const Time now = lane_.shared.env.clock.Now();
   if (used_ == 0) {
+    // One that answered just now is not asked again: each request would pay for it.
+    const bool fresh = now - last_progress_ < kFreshFor;
     last_progress_ = now;
-    if (state_ == State::kReady && !StillAlive()) CloseSocket();
+    if (state_ == State::kReady && !fresh && !StillAlive()) CloseSocket();
   }
   size_t accepted = 0;
   for (const Slice& slice : slices) {

@@ -36,12 +36,8 @@ bool Link::Send(Time now, size_t budget) {
       return moved;
     }
     const Gather::Step step = out_.Next(kStepBytes, narrow_send_ ? 1 : Gather::kRangesMax);
-    msghdr message{};
-    message.msg_iov = step.ranges;
-    message.msg_iovlen = static_cast<size_t>(step.count);
     const bool more = !outgoing_.empty() && outgoing_.back().trailer == nullptr;
-    const ssize_t n =
-        sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    const ssize_t n = SendRanges(fd_.get(), step, more);
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) {

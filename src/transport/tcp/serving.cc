@@ -59,6 +59,7 @@ bool Serving::Start() {
 
 bool Serving::OnEvent(bool readable, bool writable) {
   if (writable) blocked_ = false;
+  received_ = false;
   if (readable && !Receive()) return false;
   if (!blocked_ && !Send()) return false;
   Arm();
@@ -169,6 +170,7 @@ bool Serving::ReceiveHead(bool* drained) {
     *drained = true;
     return n < 0 && (errno == EAGAIN || errno == EINTR);
   }
+  received_ = true;
   head_bytes_ += static_cast<size_t>(n);
   if (head_bytes_ == kHeadBytes) return OnHead();
   *drained = true;
@@ -196,6 +198,7 @@ bool Serving::ReceiveTable(bool* drained) {
     *drained = true;
     return n < 0 && (errno == EAGAIN || errno == EINTR);
   }
+  received_ = true;
   table_bytes_ += static_cast<size_t>(n);
   if (table_bytes_ < table_.size()) {
     *drained = true;
@@ -256,6 +259,7 @@ bool Serving::ReceivePayload(bool* drained) {
                                reinterpret_cast<long>(step.ranges), step.count);
   if (n > 0) {
     OrderForSanitizer(fd_.get());
+    received_ = true;
     *drained = static_cast<size_t>(n) < step.bytes;
     turn_bytes_ += static_cast<size_t>(n);
     const bool sum = stores && request_.head.checksum;
@@ -344,11 +348,7 @@ long Serving::SendStep(const Gather::Step& step, bool more) {
       return 0;
     }
   }
-  msghdr message{};
-  message.msg_iov = step.ranges;
-  message.msg_iovlen = static_cast<size_t>(step.count);
-  const ssize_t n =
-      sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+  const ssize_t n = SendRanges(fd_.get(), step, more);
   const int error = errno;
   if (n > 0) {
     const bool sum = loads && waiting_.front()->head.checksum;

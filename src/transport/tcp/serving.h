@@ -58,6 +58,8 @@ class Serving {
   bool Start();
   // Receives and sends within a budget. False: the connection is over.
   bool OnEvent(bool readable, bool writable);
+  // Whether the last OnEvent received anything.
+  bool received() const { return received_; }
 
  private:
   enum class Stage { kHead, kTable, kPayload };
@@ -92,6 +94,7 @@ class Serving {
   uint32_t armed_ = 0;  // the events that epoll watches
   bool blocked_ = false;
   size_t turn_bytes_ = 0;
+  bool received_ = false;
 
   Stage stage_ = Stage::kHead;
   std::array<std::byte, kHeadBytes> head_{};
