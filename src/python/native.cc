@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sys/mman.h>
@@ -441,6 +442,20 @@ void BindBatches(nb::class_<Engine>& type) {
     return Descriptors(local, "local").span().size() + Descriptors(remote, "remote").span().size() +
            Descriptors(lengths, "lengths").span().size();
   });
+  // The bytes of a transfer and how many of its lengths are 0, without taking each number out as an object.
+  type.def(
+      "measure",
+      [](Engine&, nb::handle lengths) {
+        const Descriptors read(lengths, "lengths");
+        uint64_t bytes = 0;
+        size_t zeros = 0;
+        for (const uint64_t length : read.span()) {
+          bytes = length > UINT64_MAX - bytes ? UINT64_MAX : bytes + length;
+          zeros += length == 0 ? 1 : 0;
+        }
+        return std::pair(bytes, zeros);
+      },
+      nb::arg("lengths"), nb::sig("def measure(self, lengths: object) -> tuple[int, int]"));
   type.def(
           "transfer",
           [](Engine& self, nb::object keeper, int op, engine::SegmentHandle segment,

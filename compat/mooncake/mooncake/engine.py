@@ -589,11 +589,10 @@ class TransferEngine:
                 peer=target,
             )
         # Mooncake's deadline: the timeout, and a nanosecond for each byte.
-        # A numpy array adds itself up: sum() would take each of its numbers out as an object.
-        total = int(lengths.sum()) if hasattr(lengths, "sum") else sum(lengths)
+        total, zeros = state.engine._native.measure(lengths)
         timeout = self._timeout + total * 1e-9
         segment = state.segment(target, timeout)
-        if 0 in lengths:
+        if zeros:
             kept = [i for i, length in enumerate(lengths) if length != 0]
             local, remote, lengths = (
                 [values[i] for i in kept] for values in (local, remote, lengths)
