@@ -10,6 +10,7 @@
 
 #include "base/crc32c.h"
 #include "base/fence.h"
+#include "base/port/sanitizer.h"
 #include "memory/region_table.h"
 
 namespace moonpool::tcp {
@@ -28,6 +29,12 @@ constexpr size_t kSpareMax = 64;
 void* Scratch(std::vector<std::byte>& buffer) {
   if (buffer.empty()) buffer.resize(kSliceBytes);
   return buffer.data();
+}
+
+// The checksum of a registered range, whose owner may write to it once the peer has given up.
+uint32_t RangeCrc32c(uint32_t crc, const void* data, size_t size) {
+  const OneSidedRead reading;
+  return Crc32c(crc, data, size);
 }
 
 // What a waiting read costs, in table entries.
@@ -267,7 +274,7 @@ bool Serving::ReceivePayload(bool* drained) {
     in_.Advance(static_cast<size_t>(n), [&](size_t range, const void* data, size_t size) {
       if (range >= trailer) return;
       payload += size;
-      if (sum) crc_in_ = Crc32c(crc_in_, data, size);
+      if (sum) crc_in_ = RangeCrc32c(crc_in_, data, size);
     });
     if (payload > 0) Counters::Add(context_.shared.counters.bytes_received, payload);
   }
@@ -356,7 +363,7 @@ long Serving::SendStep(const Gather::Step& step, bool more) {
     out_.Advance(static_cast<size_t>(n), [&](size_t range, const void* data, size_t size) {
       if (!payload_ || range < payload_first_ || range >= payload_end_) return;
       payload += size;
-      if (sum) crc_out_ = Crc32c(crc_out_, data, size);
+      if (sum) crc_out_ = RangeCrc32c(crc_out_, data, size);
     });
     if (payload > 0) Counters::Add(context_.shared.counters.bytes_sent, payload);
   }
