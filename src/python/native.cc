@@ -435,7 +435,7 @@ void BindSegments(nb::class_<Engine>& type) {
                   "bytes]]"));
 }
 
-void BindBatches(nb::class_<Engine>& type) {
+void BindDescriptors(nb::class_<Engine>& type) {
   // Reads descriptors and does nothing with them: what tests/python/costs.py measures.
   type.def("count_descriptors", [](Engine&, nb::handle local, nb::handle remote,
                                    nb::handle lengths) {
@@ -456,6 +456,9 @@ void BindBatches(nb::class_<Engine>& type) {
         return std::pair(bytes, zeros);
       },
       nb::arg("lengths"), nb::sig("def measure(self, lengths: object) -> tuple[int, int]"));
+}
+
+void BindBatches(nb::class_<Engine>& type) {
   type.def(
           "transfer",
           [](Engine& self, nb::object keeper, int op, engine::SegmentHandle segment,
@@ -545,6 +548,7 @@ void BindEngine(nb::module_& module) {
       .def("close", [](Engine& self) { self.owner().Close(); });
   BindMemory(type);
   BindSegments(type);
+  BindDescriptors(type);
   BindBatches(type);
 }
 

@@ -227,7 +227,7 @@ std::optional<int> ChildProcess::Wait(Duration timeout) {
   return status_;
 }
 
-bool RegisterChild(const std::string& name, ChildBody body) {
+bool RegisterChild(const std::string& name, const ChildBody& body) {
   const char* wanted = std::getenv(std::string(kNameVariable).c_str());
   if (wanted == nullptr || std::string_view(wanted) != name) return true;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -80,7 +80,7 @@ class ChildProcess {
 
 using ChildBody = std::function<void(Channel& channel)>;
 // What MOONPOOL_CHILD calls. Returns true so that a constant can be initialised with it.
-bool RegisterChild(const std::string& name, ChildBody body);
+bool RegisterChild(const std::string& name, const ChildBody& body);
 
 }  // namespace moonpool::testing
 
