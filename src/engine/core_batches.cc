@@ -227,6 +227,8 @@ void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& sli
     shares[(base + i % use) % count].push_back({&batch, static_cast<uint32_t>(index), slices[i]});
   }
   const Priority priority = batch.priority;
+  // Whoever takes completions from the queue does not wait for the batch itself.
+  const Driver asynchronous = batch.to_queue ? Driver::kThread : Driver::kThreadSoon;
   group.outstanding.store(static_cast<uint32_t>(slices.size()));
   for (size_t w = 0; w < count; ++w)
     batch.on_worker[w].fetch_add(static_cast<uint32_t>(shares[w].size()));
@@ -239,10 +241,9 @@ void Core::Dispatch(Batch& batch, size_t index, const std::vector<uint32_t>& sli
   // The batch may be done and gone from here on.
   if (!world_.threads) return;
   for (const size_t w : used) {
-    if (w != base) workers_[w]->Kick(wait_follows ? Driver::kThread : Driver::kThreadSoon, post);
+    if (w != base) workers_[w]->Kick(wait_follows ? Driver::kThread : asynchronous, post);
   }
-  if (!slices.empty())
-    workers_[base]->Kick(wait_follows ? Driver::kCaller : Driver::kThreadSoon, post);
+  if (!slices.empty()) workers_[base]->Kick(wait_follows ? Driver::kCaller : asynchronous, post);
 }
 
 void Core::SliceDone(const SliceRef& ref, Path* path, const transport::Completion& completion) {

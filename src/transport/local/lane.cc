@@ -81,7 +81,7 @@ size_t LocalLane::Poll(std::span<Completion> out, Time now) {
     // First, so that a read never starts at a peer that is known to be gone.
     HandleEvents(now);
     for (const auto& link : links_) {
-      link->Connect(now);
+      link->Retry(now);
       link->Expire(now);
       link->CheckExports(now);
       if (link->released() && link->in_flight() == 0) link->Drain(Code::kCancelled, "released");

@@ -20,6 +20,7 @@ using transport::Slice;
 namespace {
 
 constexpr Duration kConnectAgain = std::chrono::milliseconds(2);
+constexpr Duration kSendAgain = std::chrono::milliseconds(1);
 constexpr Duration kExportsLook = std::chrono::seconds(1);
 constexpr int kPacketsPerTurn = 64;
 
@@ -226,6 +227,13 @@ void Link::Drain(Code code, std::string_view cause) {
 }
 
 // --- the connection
+
+void Link::Retry(Time now) {
+  if (now < retry_at_) return;
+  if (state_ == State::kConnecting) return Connect(now);
+  retry_at_ = kNever;
+  SendWrites(now);
+}
 
 void Link::Connect(Time now) {
   if (state_ != State::kConnecting || now < retry_at_) return;
@@ -465,8 +473,12 @@ void Link::SendWrites(Time now) {
     if (!BuildWrite(slot)) return;
     const size_t size = EncodeWrite(room_.write, room_.buffer.data());
     const int error = Send(socket_.get(), {room_.buffer.data(), size});
-    // No room: each answer makes some. Any other error: the end of the connection is on its way.
-    if (error != 0) return;
+    // No room: each answer makes some, and if none is to come it is tried again soon. Any other error: the end of the
+    // connection is on its way.
+    if (error != 0) {
+      if (at_owner_ == 0) retry_at_ = now + kSendAgain;
+      return;
+    }
     ++at_owner_;
     MoveTo(index, SlotState::kSent);
     due_ = std::min(due_, DueOf(slot));

@@ -87,6 +87,8 @@ class Link {
   bool Accept(const transport::Slice& slice, Time now);
   // Connects and greets; to be called again when due.
   void Connect(Time now);
+  // Connects, or sends what there was no room for, if it is time.
+  void Retry(Time now);
   void OnReadable(Time now);
   void OnPeerEnded(Time now);
   // Completes what is overdue.
@@ -161,7 +163,7 @@ class Link {
   size_t at_owner_ = 0;   // requests without an answer yet, completed or not
   bool waiting_ = false;  // the first read waits for an arena's descriptor
   Time due_ = kNever;
-  Time retry_at_ = kNever;             // of Connect
+  Time retry_at_ = kNever;             // of Retry
   Time exports_due_ = kNever;          // of CheckExports
   std::map<uint32_t, Mapped> arenas_;  // the peer's
   std::set<uint32_t> exported_;        // ours that the peer has
