@@ -16,10 +16,8 @@ Row = dict[str, Any]
 
 PASS, MISS, FAILED, NO_RIVAL = "PASS", "MISS", "FAILED", "NO RIVAL"
 
-# What counts as large: the row that smaller blocks are compared with. For 160 MiB of small blocks it
-# is the one that walks over about as much memory, for caches count more than blocks.
+# A block that counts as large: what smaller ones are compared with.
 LARGE = "16 x 1024 KiB"
-LARGE_OF = {"40960 x 4 KiB": "16 x 4096 KiB"}
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,7 @@ def add_shares(rows: Sequence[Row]) -> None:
         bar = bar_of(row["name"])
         if bar is None or bar.measure != "share" or not row.get("gbps"):
             continue
-        shape = row["name"].split(" crc ")[-1]
-        large = rates.get(row["name"].replace(shape, LARGE_OF.get(shape, LARGE)))
+        large = rates.get(re.sub(r"\d+ x \d+ (KiB|B)$", LARGE, row["name"]))
         if large:
             row["share"] = row["gbps"] / large
 

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/fd.h"
 #include "base/thread.h"
+#include "transport/tcp/shared.h"
 
 namespace moonpool::bench {
 namespace {
@@ -30,13 +31,6 @@ std::vector<char> Pages(size_t size) { return std::vector<char>(size, 1); }
 void Tune(int fd) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-// As the tcp transport tunes connections that stay on this host.
-void TuneAlike(int fd) {
-  const int bytes = 1 << 20;
-  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-  ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
 // Receives into as much memory as the row writes to, from its start to its end and again.
@@ -109,7 +103,7 @@ uint16_t ServeFloors() {
   MOONPOOL_CHECK(::listen(listener, 64) == 0);
   MOONPOOL_CHECK(::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size) == 0);
   // Lives as long as the process: never joined, so it is kept in a heap cell that is not freed.
-  static Thread* const acceptor =
+  static Thread* const kAcceptor =
       std::make_unique<Thread>("bench-accept", [listener](const std::stop_token&) {
         std::vector<Thread> serving;
         for (;;) {
@@ -124,7 +118,7 @@ uint16_t ServeFloors() {
           });
         }
       }).release();
-  (void)acceptor;
+  (void)kAcceptor;
   return ntohs(at.sin_port);
 }
 
@@ -136,7 +130,7 @@ double RawStreams(uint16_t port, int streams, size_t span, Duration time, bool a
     for (double& rate : rates) {
       threads.emplace_back("bench-send", [&](const std::stop_token&) {
         const UniqueFd fd = Dial(port, 'S');
-        if (alike) TuneAlike(fd.get());
+        if (alike) tcp::TuneConnected(fd.get());
         const uint64_t share = span / static_cast<size_t>(streams);
         const std::vector<char> memory = Pages(share);
         char answer = 0;

@@ -75,8 +75,8 @@ struct Batch {
   // Slices in the hands of each worker; a waiter drives a worker that has some.
   std::array<std::atomic<uint32_t>, kWorkersMax> on_worker{};
   std::atomic<uint32_t> base_worker{0};  // the one that a waiter drives first; a hint
-  std::atomic<bool> done{
-      false};  // stored with release after everything else; guards nothing further
+  // Stored with release after everything else; guards nothing further.
+  std::atomic<bool> done{false};
 
   Mutex mutex;
   CondVar finished;

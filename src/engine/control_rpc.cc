@@ -20,10 +20,6 @@ transport::Phase PhaseOf(rpc::FailurePhase phase) {
   }
 }
 
-bool IsAny(const std::string& host) {
-  return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
-}
-
 }  // namespace
 
 RpcControl::RpcControl(std::unique_ptr<rpc::Server> server, Clock& clock, Logger& log)
@@ -35,7 +31,7 @@ Result<std::unique_ptr<RpcControl>> RpcControl::Create(const std::string& listen
                                                        Logger& log) {
   MOONPOOL_ASSIGN_OR_RETURN(const net::HostPort where, net::ParseHostPort(listen, 0));
   rpc::ServerOptions options;
-  options.bind_host = IsAny(where.host) ? "" : where.host;
+  options.bind_host = net::MeansAllAddresses(where.host) ? "" : where.host;
   options.port = where.port;
   MOONPOOL_ASSIGN_OR_RETURN(auto server, rpc::Server::Create(clock, &log, options));
   return std::unique_ptr<RpcControl>(new RpcControl(std::move(server), clock, log));

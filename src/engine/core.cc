@@ -46,10 +46,6 @@ std::string FirstHostAddress() {
   return best.empty() ? "127.0.0.1" : best;
 }
 
-bool AnyAddress(const std::string& host) {
-  return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
-}
-
 }  // namespace
 
 Core::Core(const Options& options, World world)
@@ -76,7 +72,7 @@ Status Core::MakeTransports() {
   const transport::Environment environment{clock_, log_, regions_, arenas_, id_};
   MOONPOOL_ASSIGN_OR_RETURN(const net::HostPort listen, net::ParseHostPort(options_.listen, 0));
   transport::TransportOptions wanted;
-  wanted.bind_host = AnyAddress(listen.host) ? "" : listen.host;
+  wanted.bind_host = net::MeansAllAddresses(listen.host) ? "" : listen.host;
   wanted.checksum = options_.checksum;
   wanted.serving_threads = options_.serving_threads;
   wanted.spin_max = options_.spin_max;
@@ -145,7 +141,7 @@ Status Core::Start() {
   MOONPOOL_RETURN_IF_ERROR(MakeTransports());
   MOONPOOL_RETURN_IF_ERROR(MakeWorkers());
   std::string host = options_.advertise_host;
-  if (host.empty()) host = AnyAddress(listen.host) ? FirstHostAddress() : listen.host;
+  if (host.empty()) host = net::MeansAllAddresses(listen.host) ? FirstHostAddress() : listen.host;
   address_ = net::HostPort{host, world_.control->port()}.ToString();
   name_ = options_.name.empty() ? address_ : options_.name;
   MOONPOOL_RETURN_IF_ERROR(

@@ -8,13 +8,11 @@
 namespace moonpool::engine {
 namespace {
 
+// kUnsupported: this path cannot carry it after all, another may. kCancelled: by a lane that detached; a cancelled batch is
+// failing and does not come here.
 bool MayRetry(Code code) {
   return code == Code::kUnavailable || code == Code::kStale || code == Code::kCorrupt ||
-         code == Code::kAgain ||
-         code == Code::kUnsupported ||  // this path cannot carry it after all: another may
-         code ==
-             Code::
-                 kCancelled;  // by a lane that detached; a cancelled batch is failing and does not come here
+         code == Code::kAgain || code == Code::kUnsupported || code == Code::kCancelled;
 }
 
 std::string CauseOf(Path* path, const transport::Completion& completion) {

@@ -22,7 +22,7 @@ constexpr size_t kPollAtOnce = 64;
 constexpr Duration kExpiryTick = std::chrono::milliseconds(5);
 // How long the worker's thread leaves the gate to a caller that is about to wait.
 constexpr Duration kGrace = std::chrono::microseconds(50);
-// So long after slices were handed over the thread looks again every kGrace by itself: who submits and waits in a loop
+// So long after it was last asked to drive the thread looks again every kGrace by itself: who submits and waits in a loop
 // does the work in its own thread, and would pay for a wake-up each time.
 constexpr Duration kLinger = std::chrono::microseconds(200);
 constexpr int kSpinCreditMax = 8;
@@ -111,7 +111,6 @@ void Worker::Push(Path* path, std::vector<SliceRef> slices, Priority priority) {
   for (const SliceRef& ref : slices)
     bytes += ref.batch->groups[ref.group].plan.slices[ref.slice].bytes;
   queued_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  pushes_.fetch_add(1, std::memory_order_relaxed);
   outstanding_.fetch_add(static_cast<uint32_t>(slices.size()));
   MutexLock lock(inbox_mutex_);
   inbox_.pushed.push_back({path, std::move(slices), priority});
@@ -147,6 +146,7 @@ void Worker::Wake() {
 
 void Worker::Kick(Driver driver, bool post) {
   if (driver == Driver::kCaller) return Wake();
+  kicks_.fetch_add(1, std::memory_order_relaxed);
   const bool at_once = driver == Driver::kThread;
   if (post && EnterGate()) {
     Pump(true);
@@ -205,8 +205,8 @@ void Worker::Run(const std::stop_token& stop) {
   Time busy_at{};
   while (!stop.stop_requested()) {
     const Time now = clock_.Now();
-    if (const uint64_t pushes = pushes_.load(std::memory_order_relaxed); pushes != seen) {
-      seen = pushes;
+    if (const uint64_t kicks = kicks_.load(std::memory_order_relaxed); kicks != seen) {
+      seen = kicks;
       busy_at = now;
     }
     Park(stop, now - busy_at < kLinger);

@@ -144,12 +144,12 @@ class Worker {
   // Slices pushed and not yet returned. Whoever leaves the gate with some outstanding wakes the thread.
   std::atomic<uint32_t> outstanding_{0};
   std::atomic<uint64_t> queued_bytes_{0};
-  std::atomic<bool> sleeping_{
-      false};  // the driver is about to sleep or sleeps; pairs with the inbox check
+  // The driver is about to sleep or sleeps; pairs with the inbox check.
+  std::atomic<bool> sleeping_{false};
   std::atomic<bool> inbox_full_{false};  // something is in the inbox
   std::atomic<bool> driven_{false};      // somebody holds the gate
   std::atomic<Parking> parking_{Parking::kAwake};
-  std::atomic<uint64_t> pushes_{0};
+  std::atomic<uint64_t> kicks_{0};    // of the thread
   std::atomic<bool> stopped_{false};  // the gate stays shut
   bool threaded_ = false;             // constant after Start
 

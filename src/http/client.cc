@@ -20,7 +20,7 @@ namespace {
 
 constexpr Duration kIdleTimeout = std::chrono::seconds(30);  // less than what servers grant
 constexpr Duration kDeadPeerTimeout = std::chrono::seconds(10);
-constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kReadBytes = size_t{64} * 1024;
 
 struct Connection {
   std::string name;  // "host:port"

@@ -19,7 +19,8 @@
 
 namespace moonpool::http {
 
-inline constexpr size_t kHeaderBytesMax = 16 * 1024;  // request or status line and all fields
+inline constexpr size_t kHeaderBytesMax =
+    size_t{16} * 1024;  // request or status line and all fields
 inline constexpr size_t kBodyBytesMax = 64u << 20;
 // A chunked body is decoded from its beginning whenever more of it has come: hence less.
 inline constexpr size_t kChunkedBytesMax = 2u << 20;

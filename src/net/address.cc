@@ -187,6 +187,10 @@ bool operator==(const Endpoint& a, const Endpoint& b) {
   return a.host() == b.host() && a.port() == b.port();
 }
 
+bool MeansAllAddresses(std::string_view host) {
+  return host.empty() || host == "*" || host == "0.0.0.0" || host == "::";
+}
+
 std::optional<Endpoint> NumericEndpoint(std::string_view host, uint16_t port) {
   if (!FitsCString(host)) return std::nullopt;
   sockaddr_in v4{};

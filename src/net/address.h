@@ -70,6 +70,9 @@ class Endpoint {
   socklen_t size_ = 0;
 };
 
+// Whether `host`, as users write where to listen, means all addresses: empty, "*", "0.0.0.0" or "::".
+bool MeansAllAddresses(std::string_view host);
+
 // The endpoint of a numeric address; empty if `host` is not one (it may be a name).
 std::optional<Endpoint> NumericEndpoint(std::string_view host, uint16_t port);
 

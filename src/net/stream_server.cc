@@ -21,11 +21,11 @@ namespace {
 
 constexpr uint64_t kListenerToken = 0;
 constexpr uint64_t kWakerToken = 1;
-constexpr size_t kReadBytes = 64 * 1024;
-constexpr int kReadsPerEvent = 4;         // then the other connections have their turn
-constexpr int kAcceptsPerEvent = 64;      // likewise
-constexpr size_t kKeptBytes = 64 * 1024;  // a larger buffer is freed once it is empty
-constexpr size_t kOutputMax = 1 << 20;    // a peer that leaves more unread is not read from
+constexpr size_t kReadBytes = size_t{64} * 1024;
+constexpr int kReadsPerEvent = 4;                 // then the other connections have their turn
+constexpr int kAcceptsPerEvent = 64;              // likewise
+constexpr size_t kKeptBytes = size_t{64} * 1024;  // a larger buffer is freed once it is empty
+constexpr size_t kOutputMax = 1 << 20;            // a peer that leaves more unread is not read from
 constexpr Duration kLingerTimeout = std::chrono::seconds(1);
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 

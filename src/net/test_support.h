@@ -29,8 +29,8 @@ inline Time Soon(Duration usual = std::chrono::seconds(10)) {
 }
 
 inline const Clock& RealClock() {
-  static const SystemClock clock;  // has no state
-  return clock;
+  static const SystemClock kClock;  // has no state
+  return kClock;
 }
 
 // Waits, by poll(2) with no descriptor, until `condition` holds; false if it never does.

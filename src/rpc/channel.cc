@@ -14,7 +14,7 @@
 namespace moonpool::rpc {
 namespace {
 
-constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kReadBytes = size_t{64} * 1024;
 
 Status Gone(const char* what, int error) {
   return Status(Code::kUnavailable, Str(what, ": ", net::ErrnoText(error)));
@@ -156,7 +156,7 @@ Status Channel::TakeWriter(Time deadline) {
 Status Channel::Write(std::string_view bytes, Time deadline, bool& sent) {
   MOONPOOL_RETURN_IF_ERROR(TakeWriter(deadline));
   std::string_view unsent = bytes;
-  const Status status = SendAll(env_, fd_.get(), unsent, deadline);
+  Status status = SendAll(env_, fd_.get(), unsent, deadline);
   sent = unsent.size() < bytes.size();
   MutexLock lock(mutex_);
   writing_ = false;

@@ -33,7 +33,7 @@ namespace moonpool::testing {
 // One end of a connection that keeps messages whole (SOCK_SEQPACKET) and can carry a descriptor.
 class Channel {
  public:
-  static constexpr size_t kMessageMax = 64 * 1024;
+  static constexpr size_t kMessageMax = size_t{64} * 1024;
   struct Message {
     std::string text;
     UniqueFd fd;  // invalid unless one was sent

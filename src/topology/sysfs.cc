@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kFileMax = 64 * 1024;
+constexpr size_t kFileMax = size_t{64} * 1024;
 constexpr size_t kCpusMax = 65536;
 
 bool IsHex(std::string_view text) {

@@ -77,7 +77,7 @@ class Proxy {
     Stream down;
     bool dead = false;
   };
-  static constexpr size_t kHeldMax = 256 * 1024;
+  static constexpr size_t kHeldMax = size_t{256} * 1024;
 
   void Run(const std::stop_token& stop);
   void Accept(std::list<Connection>& connections);

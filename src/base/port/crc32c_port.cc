@@ -60,18 +60,18 @@ __attribute__((target("sse4.2,pclmul"))) inline uint32_t Shift(uint32_t state, u
   return static_cast<uint32_t>(_mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(product))));
 }
 
-template <size_t kStream>
+template <size_t Stream>
 __attribute__((target("sse4.2,pclmul"))) inline uint32_t ThreeStreams(uint32_t state,
                                                                       const uint8_t* data) {
-  constexpr uint32_t kOne = PowerOfX(8 * kStream - 33);
-  constexpr uint32_t kTwo = PowerOfX(16 * kStream - 33);
+  constexpr uint32_t kOne = PowerOfX(8 * Stream - 33);
+  constexpr uint32_t kTwo = PowerOfX(16 * Stream - 33);
   uint64_t a = state;
   uint64_t b = 0;
   uint64_t c = 0;
-  for (size_t i = 0; i < kStream; i += 8) {
+  for (size_t i = 0; i < Stream; i += 8) {
     a = _mm_crc32_u64(a, Load64(data + i));
-    b = _mm_crc32_u64(b, Load64(data + kStream + i));
-    c = _mm_crc32_u64(c, Load64(data + 2 * kStream + i));
+    b = _mm_crc32_u64(b, Load64(data + Stream + i));
+    c = _mm_crc32_u64(c, Load64(data + 2 * Stream + i));
   }
   return Shift(static_cast<uint32_t>(a), kTwo) ^ Shift(static_cast<uint32_t>(b), kOne) ^
          static_cast<uint32_t>(c);
@@ -118,7 +118,7 @@ MOONPOOL_AVX512 inline __m512i Fold512(__m512i lanes, __m512i factor, __m512i ne
 }
 
 MOONPOOL_AVX512 uint32_t ExtendFold512(uint32_t state, const uint8_t* data, size_t size) {
-  constexpr size_t kStep = 4 * 64;
+  constexpr size_t kStep = size_t{4} * 64;
   if (size < 2 * kStep) return ExtendInterleaved(state, data, size);
   __m512i acc[4];
   for (size_t i = 0; i < 4; ++i) acc[i] = _mm512_loadu_si512(data + 64 * i);
@@ -132,7 +132,7 @@ MOONPOOL_AVX512 uint32_t ExtendFold512(uint32_t state, const uint8_t* data, size
       acc[i] = Fold512(acc[i], by_step, _mm512_loadu_si512(data + 64 * i));
     }
   }
-  const __m512i by_one = Broadcast512(FactorFor(8 * 64));
+  const __m512i by_one = Broadcast512(FactorFor(uint64_t{8} * 64));
   __m512i last = acc[0];
   for (size_t i = 1; i < 4; ++i) last = Fold512(last, by_one, acc[i]);
   for (; size >= 64; size -= 64, data += 64) {
@@ -158,7 +158,7 @@ MOONPOOL_AVX2 inline __m256i Fold256(__m256i lanes, __m256i factor, __m256i next
 }
 
 MOONPOOL_AVX2 uint32_t ExtendFold256(uint32_t state, const uint8_t* data, size_t size) {
-  constexpr size_t kStep = 4 * 32;
+  constexpr size_t kStep = size_t{4} * 32;
   if (size < 2 * kStep) return ExtendInterleaved(state, data, size);
   __m256i acc[4];
   for (size_t i = 0; i < 4; ++i) acc[i] = Load256(data + 32 * i);
@@ -170,7 +170,7 @@ MOONPOOL_AVX2 uint32_t ExtendFold256(uint32_t state, const uint8_t* data, size_t
   for (; size >= kStep; size -= kStep, data += kStep) {
     for (size_t i = 0; i < 4; ++i) acc[i] = Fold256(acc[i], by_step, Load256(data + 32 * i));
   }
-  const __m256i by_one = Broadcast256(FactorFor(8 * 32));
+  const __m256i by_one = Broadcast256(FactorFor(uint64_t{8} * 32));
   __m256i last = acc[0];
   for (size_t i = 1; i < 4; ++i) last = Fold256(last, by_one, acc[i]);
   for (; size >= 32; size -= 32, data += 32) last = Fold256(last, by_one, Load256(data));

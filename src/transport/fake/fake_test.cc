@@ -83,7 +83,7 @@ struct Host {
   std::unique_ptr<transport::Lane> lane;
 };
 
-constexpr size_t kSize = 256 * 1024;
+constexpr size_t kSize = size_t{256} * 1024;
 
 class FakeTest : public ::testing::Test {
  protected:

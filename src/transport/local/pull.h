@@ -17,7 +17,7 @@
 
 namespace moonpool::local {
 
-inline constexpr size_t kStepBytes = 256 * 1024;
+inline constexpr size_t kStepBytes = size_t{256} * 1024;
 inline constexpr size_t kStepMoves = 128;
 
 struct Move {

@@ -28,7 +28,7 @@ inline constexpr size_t kKeysMax = 512;
 inline constexpr size_t kSourcesMax = 64;
 inline constexpr uint64_t kSliceBytes = 1 << 20;
 inline constexpr size_t kReasonMax = 200;
-inline constexpr size_t kMessageMax = 24 * 1024;  // a full write is 21,536 bytes
+inline constexpr size_t kMessageMax = size_t{24} * 1024;  // a full write is 21,536 bytes
 inline constexpr uint16_t kNoSource = 0xffff;
 
 using Token = std::array<uint8_t, 16>;

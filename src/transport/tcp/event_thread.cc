@@ -14,7 +14,8 @@
 namespace moonpool::tcp {
 namespace {
 
-constexpr uint32_t kEpollEvery = 8;  // looks at the connection that was busy last
+// How long the connection that was busy last may be looked at before the others are.
+constexpr Duration kEpollEvery = std::chrono::microseconds(20);
 
 }  // namespace
 
@@ -46,7 +47,7 @@ EventThread::~EventThread() { Stop(); }
 
 void EventThread::Start(int number, EventSource* source) {
   source_ = source;
-  thread_ = Thread(Str("mp-tcp-", number), [this](std::stop_token stop) { Loop(std::move(stop)); });
+  thread_ = Thread(Str("mp-tcp-", number), [this](const std::stop_token& stop) { Loop(stop); });
 }
 
 void EventThread::Stop() {
@@ -118,11 +119,15 @@ int EventThread::Wait(void* events, int room, Time until) {
   Time now = began;
   if (spin_.worth_it()) {
     Time since = began;
-    for (uint32_t turn = 1; n == 0 && now - since < spin_.spin_max(); ++turn) {
+    Time asked = began;
+    while (n == 0 && now - since < spin_.spin_max()) {
       sched_yield();
       const bool served = ServeHot();
-      if (hot_ == nullptr || turn % kEpollEvery == 0) n = epoll_wait(epoll_.get(), out, room, 0);
       now = clock.Now();
+      if (hot_ == nullptr || now - asked >= kEpollEvery) {
+        n = epoll_wait(epoll_.get(), out, room, 0);
+        asked = now;
+      }
       if (!served) continue;
       spin_.Waited(now - since);
       since = now;
@@ -137,7 +142,7 @@ int EventThread::Wait(void* events, int room, Time until) {
   return n;
 }
 
-void EventThread::Loop(std::stop_token stop) {
+void EventThread::Loop(const std::stop_token& stop) {
   std::array<epoll_event, 64> events;
   Time next = kNever;
   while (!stop.stop_requested()) {

@@ -56,7 +56,7 @@ class EventThread {
   static constexpr uint64_t kWakeToken = 1;
 
   EventThread(Shared& shared, OnClosed on_closed, UniqueFd epoll, UniqueFd wake);
-  void Loop(std::stop_token stop);
+  void Loop(const std::stop_token& stop);
   int Wait(void* events, int room, Time until);
   // Reads from hot_ without asking epoll; true if something came.
   bool ServeHot();

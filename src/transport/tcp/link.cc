@@ -24,7 +24,7 @@ constexpr Duration kConnectMax = std::chrono::seconds(5);
 constexpr Duration kStallMax = std::chrono::milliseconds(500);
 // A cancelled write that its owner has not answered is fenced, which breaks the connection for all
 // its slices: only once nothing has moved on it for kCancelMax, or when kCancelStallMax is over.
-constexpr Duration kCancelMax = std::chrono::milliseconds(50);
+constexpr Duration kCancelMax = std::chrono::milliseconds(20);
 constexpr Duration kCancelStallMax = std::chrono::seconds(1);
 // Between attempts to reach an owner that has writes of ours.
 constexpr Duration kBackoffMin = std::chrono::milliseconds(5);

@@ -15,6 +15,7 @@
 #include "memory/arena_set.h"
 #include "memory/region_table.h"
 #include "net/socket.h"
+#include "net/test_support.h"
 #include "testing/patience.h"
 #include "transport/tcp/tcp.h"
 #include "transport/tcp/wire.h"
@@ -105,7 +106,8 @@ class Caller {
 };
 
 // The message of a write of `payload` to the beginning of the owner's memory.
-std::vector<std::byte> WriteMessage(const Owner& owner, std::span<const std::byte> payload) {
+std::vector<std::byte> WriteMessage(const Owner& owner, std::span<const std::byte> payload,
+                                    Time deadline = kNever) {
   const Piece piece{0, reinterpret_cast<uint64_t>(owner.memory.data()),
                     static_cast<uint32_t>(payload.size()), 0};
   Slice slice;
@@ -117,6 +119,7 @@ std::vector<std::byte> WriteMessage(const Owner& owner, std::span<const std::byt
   head.op = Op::kWrite;
   head.checksum = true;
   head.sequence = 1;
+  if (deadline != kNever) head.deadline = deadline.time_since_epoch().count();
   head.bytes = slice.bytes;
   std::vector<std::byte> out(kHeadBytes + payload.size() + kTrailerBytes);
   EncodeRequest(head, slice, out.data());
@@ -202,6 +205,26 @@ TEST(TcpServer, WrongChecksumIsCorruptAndTheConnectionLivesOn) {
   caller.Send(WriteMessage(owner, payload));
   ASSERT_TRUE(caller.Receive(bytes));
   EXPECT_EQ(DecodeReply(bytes)->code, Code::kOk);
+}
+
+TEST(TcpServer, ChecksumThatComesAfterTheDeadlineIsLateNotWrong) {
+  Owner owner;
+  Caller caller(owner);
+  caller.Greet();
+  const std::vector<std::byte> payload(100, std::byte{1});
+  const Time deadline = After(owner.clock.Now(), std::chrono::milliseconds(300));
+  std::vector<std::byte> message = WriteMessage(owner, payload, deadline);
+  message[kHeadBytes + 50] ^= std::byte{1};
+  const std::span<const std::byte> all(message);
+  caller.Send(all.first(all.size() - kTrailerBytes));
+  const auto stored = [&] { return owner.transport->Metrics().bytes_received == payload.size(); };
+  ASSERT_TRUE(net::testing::Eventually(stored));
+  ASSERT_TRUE(net::testing::Eventually([&] { return owner.clock.Now() >= deadline; }));
+  caller.Send(all.last(kTrailerBytes));
+  std::array<std::byte, kReplyBytes> bytes{};
+  ASSERT_TRUE(caller.Receive(bytes));
+  EXPECT_EQ(DecodeReply(bytes)->code, Code::kTimedOut);
+  EXPECT_EQ(owner.transport->Metrics().checksum_errors, 0u);
 }
 
 TEST(TcpServer, MalformedHeadEndsThatConnectionOnly) {

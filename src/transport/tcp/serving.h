@@ -58,8 +58,8 @@ class Serving {
   bool Start();
   // Receives and sends within a budget. False: the connection is over.
   bool OnEvent(bool readable, bool writable);
-  // Whether the last OnEvent received anything.
-  bool received() const { return received_; }
+  // Whether the last OnEvent with `readable` received anything.
+  bool received() const { return turn_bytes_ > 0; }
 
  private:
   enum class Stage { kHead, kTable, kPayload };
@@ -93,8 +93,7 @@ class Serving {
   const uint64_t id_;
   uint32_t armed_ = 0;  // the events that epoll watches
   bool blocked_ = false;
-  size_t turn_bytes_ = 0;
-  bool received_ = false;
+  size_t turn_bytes_ = 0;  // received by the last OnEvent that was told to
 
   Stage stage_ = Stage::kHead;
   std::array<std::byte, kHeadBytes> head_{};

@@ -84,9 +84,8 @@ void TuneSocket(const Shared& shared, int fd);
 
 // What a connection that stays on this host needs besides, once it is connected. It has no
 // bandwidth to be found out and no queue to be kept short, so a congestion control that paces
-// (bbr, where it is the default) only costs: with it the same sockets carry a third of the bytes.
+// (bbr, where it is the default) only costs: `script/bench --match "tuned alike"` shows how much.
 // And what is sent is received out of the processor's cache only if little of it waits.
-inline constexpr int kSameHostSendBuffer = 1 << 20;
 void TuneConnected(int fd);
 
 }  // namespace moonpool::tcp

@@ -132,7 +132,8 @@ void TuneSocket(const Shared& shared, int fd) {
 
 void TuneConnected(int fd) {
   if (!net::StaysOnThisHost(fd)) return;
-  net::SetSendBuffer(fd, kSameHostSendBuffer);
+  constexpr int kSendBuffer = 1 << 20;
+  net::SetSendBuffer(fd, kSendBuffer);
   net::SetCongestionControl(fd, "reno");
 }
 

@@ -36,7 +36,7 @@ inline constexpr size_t kHeadBytes = 128;
 inline constexpr size_t kEntryBytes = 16;  // a key or a piece in a table
 inline constexpr size_t kReplyBytes = 40;
 inline constexpr size_t kTrailerBytes = 8;
-inline constexpr size_t kTableBytesMax = 2 * kPiecesMax * kEntryBytes;
+inline constexpr size_t kTableBytesMax = size_t{2} * kPiecesMax * kEntryBytes;
 // A head has room for one key and this many pieces; what needs more has a table behind its head.
 inline constexpr uint32_t kInlinePieces = 4;
 
